@@ -1,0 +1,147 @@
+"""The topics: the one place that knows their names, keys, partitions and retention."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Cleanup = Literal["delete", "compact"]
+
+_DAY_MS = 24 * 60 * 60 * 1000
+_PREFIX = re.compile(r"^[a-zA-Z0-9._-]{0,100}$")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """How a topic must be.
+
+    :param retention_ms: age at which records go; -1: never (compacted topics).
+    """
+
+    name: str
+    partitions: int
+    cleanup: Cleanup
+    retention_ms: int
+    replication: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of one Muster.
+
+    All of them have the same number of partitions, and a record's partition follows from its RM's id alone: partition
+    p of the requests is answered in partition p of the others. So an RM has one total order, and its owner one place.
+
+    :param prefix: put before each name, for several Musters on one Kafka; with its own separator ("staging.").
+    :param partitions: of each topic; never changed once records exist.
+    """
+
+    prefix: str = ""
+    partitions: int = 4
+    replication: int = 1
+    requests_retention_ms: int = 7 * _DAY_MS
+    responses_retention_ms: int = 1 * _DAY_MS
+    events_retention_ms: int = 30 * _DAY_MS
+    dead_letters_retention_ms: int = 30 * _DAY_MS
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.match(self.prefix):
+            raise ValueError(f"topic prefix {self.prefix!r}: letters, digits, '.', '_' and '-' only, at most 100")
+        if self.partitions < 1:
+            raise ValueError(f"partitions {self.partitions}: at least 1")
+        if self.replication < 1:
+            raise ValueError(f"replication {self.replication}: at least 1")
+
+    @property
+    def requests(self) -> str:
+        """One SI request per record. Written by gateways, read by the scheduler."""
+        return f"{self.prefix}si.requests.v1"
+
+    @property
+    def responses(self) -> str:
+        """One SI response per record, numbered per RM. Written in the scheduler's transaction."""
+        return f"{self.prefix}si.responses.v1"
+
+    @property
+    def events(self) -> str:
+        """One si.v1.EventRecord per record. Written in the scheduler's transaction."""
+        return f"{self.prefix}si.events.v1"
+
+    @property
+    def state(self) -> str:
+        """One object's whole new state per record, compacted. Written in the scheduler's transaction."""
+        return f"{self.prefix}si.state.v1"
+
+    @property
+    def dead_letters(self) -> str:
+        """Records that could not be read, and why."""
+        return f"{self.prefix}si.dead-letters.v1"
+
+    def specs(self) -> tuple[TopicSpec, ...]:
+        """Every topic that must exist."""
+        n, r = self.partitions, self.replication
+        return (
+            TopicSpec(self.requests, n, "delete", self.requests_retention_ms, r),
+            TopicSpec(self.responses, n, "delete", self.responses_retention_ms, r),
+            TopicSpec(self.events, n, "delete", self.events_retention_ms, r),
+            TopicSpec(self.state, n, "compact", -1, r),
+            TopicSpec(self.dead_letters, n, "delete", self.dead_letters_retention_ms, r),
+        )
+
+    def partition_of(self, rm_id: str) -> int:
+        """The partition of everything that concerns an RM; the same as Kafka's default partitioner gives for the key."""
+        return (_murmur2(rm_id.encode()) & 0x7FFFFFFF) % self.partitions
+
+
+# Headers of si.events.v1.
+HEADER_EVENT_ID = "id"              # decimal, from 0, gap-free per RM
+HEADER_RM_ID = "rm"
+HEADER_INSTANCE = "instance"        # the RM's InstanceUUID
+HEADER_TRACKING = "tracking"        # b"1": for history, REST and streams; b"0": for the shim only (seed 002, shim events)
+
+# Headers of si.dead-letters.v1.
+HEADER_ERROR = "error"              # one sentence; never the record's content
+HEADER_ORIGIN = "origin"            # topic/partition/offset
+
+
+def state_key(rm_id: str, kind: str, *parts: str) -> bytes:
+    """Key of an object on ``si.state``: rmID/kind/part/part, with '%' and '/' in each part percent-encoded."""
+    return "/".join([_escape(rm_id), kind, *(_escape(part) for part in parts)]).encode()
+
+
+def parse_state_key(key: bytes) -> tuple[str, str, tuple[str, ...]]:
+    """Inverse of :func:`state_key`: rmID, kind, parts. Raises ValueError for fewer than two parts."""
+    rm_id, kind, *parts = key.decode().split("/")
+    return _unescape(rm_id), kind, tuple(_unescape(part) for part in parts)
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("/", "%2F") if "/" in text or "%" in text else text
+
+
+def _unescape(text: str) -> str:
+    return text.replace("%2F", "/").replace("%25", "%") if "%" in text else text
+
+
+def _murmur2(data: bytes) -> int:
+    """Kafka's partitioning hash (murmur2, seed 0x9747b28c), so that any Kafka producer finds the same partition."""
+    length, m, r = len(data), 0x5BD1E995, 24
+    h = (0x9747B28C ^ length) & 0xFFFFFFFF
+    whole = length - length % 4
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little")
+        k = k * m & 0xFFFFFFFF
+        k ^= k >> r
+        k = k * m & 0xFFFFFFFF
+        h = (h * m & 0xFFFFFFFF) ^ k
+    tail = data[whole:]
+    if len(tail) >= 3:
+        h ^= tail[2] << 16
+    if len(tail) >= 2:
+        h ^= tail[1] << 8
+    if len(tail) >= 1:
+        h = (h ^ tail[0]) * m & 0xFFFFFFFF
+    h ^= h >> 13
+    h = h * m & 0xFFFFFFFF
+    return h ^ (h >> 15)

@@ -1,0 +1,48 @@
+"""Fixtures that every test may use: addresses of real servers (see servers.py for how they are found)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import servers
+
+_DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and _DIRECTORY not in os.environ:
+        os.environ[_DIRECTORY] = str(servers.session_directory())  # workers of xdist inherit it
+        config.add_cleanup(_end_servers)
+
+
+def _end_servers() -> None:
+    servers.stop_all(Path(os.environ.pop(_DIRECTORY)))
+
+
+def _address(kind: servers.Kind) -> str:
+    try:
+        return servers.find(kind, Path(os.environ[_DIRECTORY])).address
+    except servers.NoServer as error:
+        if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1":
+            pytest.fail(f"MUSTER_REQUIRE_SERVERS=1, but {error}", pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap() -> str:
+    """Address of a Kafka broker, "host:port". Shared by all tests: topics and ids need a prefix of their own."""
+    return _address("kafka")
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """URL of a Redis. Shared by all tests: keys need a prefix of their own."""
+    return _address("redis")
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn() -> str:
+    """DSN of a PostgreSQL database. Shared by all tests: work in a schema of your own."""
+    return _address("postgres")

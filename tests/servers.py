@@ -55,6 +55,7 @@ IMAGES: dict[Kind, str] = {
     "postgres": "postgres:15-alpine",
 }
 
+GIVEN_TIMEOUT_S = 10.0  # a server of the environment is up already
 ANSWER_TIMEOUT_S = 60.0  # a JVM on a busy two-core machine needs up to 20 s; three times that is a defect
 PULL_TIMEOUT_S = 120.0  # an image that is not here after two minutes is not worth a test session
 FETCH_TIMEOUT_S = 600.0  # Kafka's jars, about 110 MB, once per machine
@@ -170,7 +171,7 @@ def _find(kind: Kind, directory: Path) -> Server:
     given = os.environ.get(ENVIRONMENT[kind])
     if given:
         try:
-            _await_answer(kind, given, alive=lambda: True, timeout_s=10.0)
+            _await_answer(kind, given, alive=lambda: True, timeout_s=GIVEN_TIMEOUT_S)
         except _Unusable as error:
             raise NoServer(f"{ENVIRONMENT[kind]}={_without_password(given)}: {error}") from error
         return Server(kind, given, "environment")
@@ -443,7 +444,7 @@ def _await_answer(kind: Kind, address: str, alive: Callable[[], bool], timeout_s
         try:
             _ASK[kind](address)
             return
-        except (OSError, _Unusable) as error:
+        except (OSError, struct.error, _Unusable) as error:
             if not alive():
                 raise _Unusable("it ended before it answered") from error
             if time.monotonic() > deadline:

@@ -1,0 +1,37 @@
+"""The servers that the fixtures give are what the tests take them for."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+import redis.asyncio
+from aiokafka.admin import AIOKafkaAdminClient
+
+
+@pytest.mark.kafka
+async def test_kafka_has_a_broker(kafka_bootstrap: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    try:
+        assert len((await admin.describe_cluster())["brokers"]) >= 1
+    finally:
+        await admin.close()
+
+
+@pytest.mark.redis
+async def test_redis_answers(redis_url: str) -> None:
+    client = redis.asyncio.from_url(redis_url)
+    try:
+        assert await client.ping()
+    finally:
+        await client.aclose()
+
+
+@pytest.mark.postgres
+async def test_postgres_is_15_or_newer_and_lets_us_create_schemas(postgres_dsn: str) -> None:
+    connection = await asyncpg.connect(postgres_dsn)
+    try:
+        assert connection.get_server_version().major >= 15
+        assert await connection.fetchval("select has_database_privilege(current_database(), 'create')")
+    finally:
+        await connection.close()

@@ -1,0 +1,488 @@
+"""Admission: what is wrong with a request by itself is said at once, and never reaches the log. Pure.
+
+An *item* is one element of a repeated field (an ask, an allocation, a release, an application, a node). A bad item is
+answered on its own stream with the SI's rejection for it, in the generation it came in; the others go on. A message
+that cannot be attributed (no protobuf, another rmID, over a limit as a whole) raises, and ends its stream.
+
+Here only what a message says by itself is judged. Whether a node, application, partition or queue exists, whether a
+user is given, and what a release without applicationID means is the scheduler's business.
+
+item                                     answer
+AllocationRequest.asks [001]             RejectedAllocationAsk in ``rejected``
+AllocationRequest.allocations            RejectedAllocation in ``rejectedAllocations``
+releases.allocationsToRelease            RejectedAllocation in ``rejectedAllocations`` (SI has no other word for it)
+releases.allocationAsksToRelease [001]   RejectedAllocationAsk in ``rejected``
+ApplicationRequest.new, .remove          RejectedApplication
+NodeRequest.nodes                        RejectedNode (an existing allocation in it that is bad condemns the node)
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping, MutableSequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+from muster_proto.si.v1 import si_pb2
+
+from muster_gateway.errors import InvalidRequest, OverLimit, shown
+from muster_gateway.settings import AdmissionLimits
+from muster_gateway.stream_kind import StreamKind
+
+Request = si_pb2.AllocationRequest | si_pb2.ApplicationRequest | si_pb2.NodeRequest
+Check = Callable[[Any, str, AdmissionLimits], str | None]
+
+REQUEST_TYPES: dict[StreamKind, type[Request]] = {
+    StreamKind.ALLOCATION: si_pb2.AllocationRequest,
+    StreamKind.APPLICATION: si_pb2.ApplicationRequest,
+    StreamKind.NODE: si_pb2.NodeRequest,
+}
+
+# A rejection repeats the item's id so that the RM finds it again; nobody needs more of an over-long one.
+_ECHO_CHARS = 4_096
+# Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
+_FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_KNOWN_TERMINATIONS = frozenset(si_pb2.TerminationType.values())
+_KNOWN_ACTIONS = frozenset(si_pb2.NodeInfo.ActionFromRM.values()) - {si_pb2.NodeInfo.UNKNOWN_ACTION_FROM_RM}
+_CREATIONS = frozenset({si_pb2.NodeInfo.CREATE, si_pb2.NodeInfo.CREATE_DRAIN})
+
+
+@dataclass(slots=True)
+class Admitted:
+    """What is left of a request.
+
+    :param payloads: what goes to the log, in order: nothing, the bytes as received, or several parts of a message
+        that is too large for one record.
+    :param answer: the rejections as a serialised SI response; ``None`` when there are none.
+    :param items: how many items the message had.
+    :param rejected: how many of them are answered here.
+    """
+
+    payloads: list[bytes]
+    answer: bytes | None
+    items: int
+    rejected: int
+
+
+def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
+    """The rmID that a stream's first message names. Raises InvalidRequest."""
+    rm_id: str = _parsed(REQUEST_TYPES[kind], raw).rmID
+    check_rm_id(rm_id, limits)
+    return rm_id
+
+
+def check_rm_id(rm_id: str, limits: AdmissionLimits) -> None:
+    """Raises InvalidRequest for an rmID that cannot name an RM."""
+    if problem := _name_problem(rm_id, "rmID", limits.max_id_chars):
+        raise InvalidRequest(problem)
+
+
+def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> Admitted:
+    """Judges one message of a stream that belongs to ``rm_id``. Raises InvalidRequest, OverLimit."""
+    message = _parsed(REQUEST_TYPES[kind], raw)
+    if message.rmID != rm_id:
+        raise InvalidRequest(f"rmID: {shown(message.rmID)}, expected {shown(rm_id)}: a stream belongs to one RM")
+    return _ADMIT[kind](message, raw, limits)
+
+
+def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
+    """Judges a registration; returns its rmID. What the configuration means is the scheduler's to judge.
+
+    Raises InvalidRequest, OverLimit.
+    """
+    request = _parsed(si_pb2.RegisterResourceManagerRequest, raw)
+    check_rm_id(request.rmID, limits)
+    for field in ("version", "policyGroup"):
+        if problem := _text_problem(getattr(request, field), field, limits.max_id_chars):
+            raise InvalidRequest(problem)
+    for field in ("buildInfo", "extraConfig"):
+        if problem := _tags_problem(getattr(request, field), field, limits, measure=True):
+            raise InvalidRequest(problem)
+    if len(raw) > limits.max_record_bytes:
+        raise OverLimit(
+            f"registration: {len(raw)} bytes (config: {len(request.config)} characters), "
+            f"expected at most {limits.max_record_bytes} bytes"
+        )
+    return request.rmID
+
+
+# ---- the three kinds of messages -----------------------------------------------------------------------------------
+
+
+def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: AdmissionLimits) -> Admitted:
+    releases = message.releases
+    count = (
+        len(message.asks)
+        + len(message.allocations)
+        + len(releases.allocationsToRelease)
+        + len(releases.allocationAsksToRelease)
+    )
+    _check_count("AllocationRequest", count, limits)
+    answer = si_pb2.AllocationResponse()
+    keys: set[tuple[str, str, str]] = set()
+
+    def ask(item: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits) -> str | None:
+        return _ask_problem(item, path, limits, measure) or _repeated(keys, item, path)
+
+    def allocation(item: si_pb2.Allocation, path: str, limits: AdmissionLimits) -> str | None:
+        return _allocation_problem(item, path, limits, measure) or _repeated(keys, item, path)
+
+    measure = len(raw) > limits.max_tags_bytes  # otherwise no item can be over it
+    bad = _Bad()
+    bad.find(message.asks, "asks", ask, limits)
+    bad.answer_asks(answer.rejected)
+    bad.find(message.allocations, "allocations", allocation, limits)
+    bad.answer_asks(answer.rejectedAllocations)
+    if message.HasField("releases"):
+        bad.find(releases.allocationsToRelease, "releases.allocationsToRelease", _release_problem, limits)
+        bad.answer_asks(answer.rejectedAllocations)
+        bad.find(releases.allocationAsksToRelease, "releases.allocationAsksToRelease", _release_problem, limits)
+        bad.answer_asks(answer.rejected)
+    return bad.admitted(message, raw, answer, count, limits)
+
+
+def _admit_application(message: si_pb2.ApplicationRequest, raw: bytes, limits: AdmissionLimits) -> Admitted:
+    count = len(message.new) + len(message.remove)
+    _check_count("ApplicationRequest", count, limits)
+    answer = si_pb2.ApplicationResponse()
+    ids: set[tuple[str, str]] = set()
+    measure = len(raw) > limits.max_tags_bytes
+
+    def application(item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
+        if problem := _application_problem(item, path, limits, measure):
+            return problem
+        key = (item.partitionName, item.applicationID)
+        if key in ids:
+            return _twice(f"{path}.applicationID", item.applicationID)
+        ids.add(key)
+        return None
+
+    bad = _Bad()
+    bad.find(message.new, "new", application, limits)
+    bad.answer_applications(answer.rejected)
+    bad.find(message.remove, "remove", _removal_problem, limits)
+    bad.answer_applications(answer.rejected)
+    return bad.admitted(message, raw, answer, count, limits)
+
+
+def _admit_node(message: si_pb2.NodeRequest, raw: bytes, limits: AdmissionLimits) -> Admitted:
+    count = len(message.nodes)
+    _check_count("NodeRequest", count + sum(len(node.existingAllocations) for node in message.nodes), limits)
+    answer = si_pb2.NodeResponse()
+    created: set[str] = set()
+    measure = len(raw) > limits.max_tags_bytes
+
+    def node(item: si_pb2.NodeInfo, path: str, limits: AdmissionLimits) -> str | None:
+        if problem := _node_problem(item, path, limits, measure):
+            return problem
+        if item.action in _CREATIONS:
+            if item.nodeID in created:
+                return _twice(f"{path}.nodeID", item.nodeID)
+            created.add(item.nodeID)
+        return None
+
+    bad = _Bad()
+    bad.find(message.nodes, "nodes", node, limits)
+    bad.answer_nodes(answer.rejected)
+    return bad.admitted(message, raw, answer, count, limits)
+
+
+_ADMIT: dict[StreamKind, Callable[[Any, bytes, AdmissionLimits], Admitted]] = {
+    StreamKind.ALLOCATION: _admit_allocation,
+    StreamKind.APPLICATION: _admit_application,
+    StreamKind.NODE: _admit_node,
+}
+
+
+class _Bad:
+    """The bad items of one message: found list by list, answered, and left out of what goes on."""
+
+    def __init__(self) -> None:
+        self._dropped: list[tuple[MutableSequence[Any], list[int]]] = []
+        self._last: list[tuple[Any, str]] = []
+        self.count = 0
+
+    def find(self, items: MutableSequence[Any], name: str, check: Check, limits: AdmissionLimits) -> None:
+        self._last = []
+        indexes = []
+        for index, item in enumerate(items):
+            problem = check(item, name, limits)
+            if problem is not None:
+                indexes.append(index)
+                self._last.append((item, problem.replace(name, f"{name}[{index}]", 1)))
+        if indexes:
+            self._dropped.append((items, indexes))
+            self.count += len(indexes)
+
+    def answer_asks(self, rejected: Any) -> None:
+        for item, reason in self._last:
+            rejected.add(
+                allocationKey=item.allocationKey[:_ECHO_CHARS],
+                applicationID=item.applicationID[:_ECHO_CHARS],
+                reason=reason,
+            )
+
+    def answer_applications(self, rejected: Any) -> None:
+        for item, reason in self._last:
+            rejected.add(applicationID=item.applicationID[:_ECHO_CHARS], reason=reason)
+
+    def answer_nodes(self, rejected: Any) -> None:
+        for item, reason in self._last:
+            rejected.add(nodeID=item.nodeID[:_ECHO_CHARS], reason=reason)
+
+    def admitted(self, message: Request, raw: bytes, answer: Message, items: int, limits: AdmissionLimits) -> Admitted:
+        payload = raw
+        if self.count:
+            for container, indexes in self._dropped:
+                for index in reversed(indexes):
+                    del container[index]
+            payload = message.SerializeToString()
+        payloads: list[bytes] = []
+        if items > self.count:
+            payloads = [payload] if len(payload) <= limits.max_record_bytes else split(message, limits.max_record_bytes)
+        return Admitted(payloads, answer.SerializeToString() if self.count else None, items, self.count)
+
+
+# ---- one item ---------------------------------------------------------------------------------------------------------
+
+
+def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
+    return (
+        _name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        or _name_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        or _text_problem(ask.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or _text_problem(ask.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
+        or _resource_problem(ask.resourceAsk, f"{path}.resourceAsk", limits, some=True)
+        or _repeats_problem(ask.maxAllocations, f"{path}.maxAllocations", limits)
+        or _timeout_problem(ask.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
+        or _tags_problem(ask.tags, f"{path}.tags", limits, measure)
+        or (_size_problem(ask, path, limits) if measure else None)
+    )
+
+
+def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
+    """Of an ask [000], or of an allocation that exists. Foreign ones belong to no application: it may be empty."""
+    return (
+        _name_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        or _application_of_allocation(item, path, limits)
+        or _text_problem(item.nodeID, f"{path}.nodeID", limits.max_id_chars)
+        or _text_problem(item.UUID, f"{path}.UUID", limits.max_id_chars)
+        or _text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or _text_problem(item.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
+        or _resource_problem(item.resourcePerAlloc, f"{path}.resourcePerAlloc", limits, some=True)
+        or _tags_problem(item.allocationTags, f"{path}.allocationTags", limits, measure)
+        or (_size_problem(item, path, limits) if measure else None)
+    )
+
+
+def _application_of_allocation(item: si_pb2.Allocation, path: str, limits: AdmissionLimits) -> str | None:
+    """An ask needs an application; an allocation on a node may be foreign, which the scheduler judges by its tags."""
+    if item.nodeID and not item.applicationID:
+        return None
+    return _name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
+
+
+def _release_problem(
+    release: si_pb2.AllocationRelease | si_pb2.AllocationAskRelease, path: str, limits: AdmissionLimits
+) -> str | None:
+    problem = (
+        _text_problem(release.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        or _text_problem(release.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        or _text_problem(release.partitionName, f"{path}.partitionName", limits.max_id_chars)
+    )
+    if problem:
+        return problem
+    if release.terminationType not in _KNOWN_TERMINATIONS:
+        return f"{path}.terminationType: {release.terminationType}, expected one of {sorted(_KNOWN_TERMINATIONS)}"
+    if not release.allocationKey and not release.applicationID and not getattr(release, "UUID", ""):
+        return f"{path}: neither allocationKey nor applicationID is set, expected at least one"
+    return None
+
+
+def _application_problem(
+    item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits, measure: bool
+) -> str | None:
+    return (
+        _name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        or _text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
+        or _text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or _text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
+        or _user_problem(item.ugi, f"{path}.ugi", limits)
+        or _timeout_problem(item.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
+        or _resource_problem(item.placeholderAsk, f"{path}.placeholderAsk", limits, some=False)
+        or _tags_problem(item.tags, f"{path}.tags", limits, measure)
+        or (_size_problem(item, path, limits) if measure else None)
+    )
+
+
+def _removal_problem(item: si_pb2.RemoveApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
+    return _name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars) or _text_problem(
+        item.partitionName, f"{path}.partitionName", limits.max_id_chars
+    )
+
+
+def _user_problem(ugi: si_pb2.UserGroupInformation, path: str, limits: AdmissionLimits) -> str | None:
+    if problem := _text_problem(ugi.user, f"{path}.user", limits.max_id_chars):
+        return problem
+    if len(ugi.groups) > limits.max_groups:
+        return f"{path}.groups: {len(ugi.groups)} groups, expected at most {limits.max_groups}"
+    for group in ugi.groups:
+        if problem := _name_problem(group, f"{path}.groups", limits.max_id_chars):
+            return problem
+    return None
+
+
+def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
+    problem = _name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
+    if problem:
+        return problem
+    if node.action not in _KNOWN_ACTIONS:
+        return f"{path}.action: {node.action}, expected one of {sorted(_KNOWN_ACTIONS)}"
+    problem = (
+        _resource_problem(node.schedulableResource, f"{path}.schedulableResource", limits, some=False)
+        or _resource_problem(node.occupiedResource, f"{path}.occupiedResource", limits, some=False)
+        or _tags_problem(node.attributes, f"{path}.attributes", limits, measure)
+        or (_size_problem(node, path, limits) if measure else None)
+    )
+    if problem:
+        return problem
+    for index, allocation in enumerate(node.existingAllocations):
+        if problem := _allocation_problem(allocation, f"{path}.existingAllocations[{index}]", limits, measure):
+            return problem
+    return None
+
+
+# ---- one field --------------------------------------------------------------------------------------------------------
+
+
+def _name_problem(value: str, path: str, limit: int) -> str | None:
+    """Of a text that must be there."""
+    if value and len(value) <= limit and value.isprintable():
+        return None
+    if not value:
+        return f"{path}: empty, expected 1 to {limit} characters"
+    return _text_problem(value, path, limit)
+
+
+def _text_problem(value: str, path: str, limit: int) -> str | None:
+    """Of a text that may be empty."""
+    if len(value) <= limit and value.isprintable():
+        return None
+    if len(value) > limit:
+        return f"{path}: {shown(value)}, expected at most {limit} characters"
+    if any(unicodedata.category(character) in _FORBIDDEN_CATEGORIES for character in value):
+        return f"{path}: {shown(value)}, expected no control characters"
+    return None
+
+
+def _resource_problem(resource: si_pb2.Resource, path: str, limits: AdmissionLimits, *, some: bool) -> str | None:
+    """Of a resource; with ``some`` at least one quantity must be positive."""
+    quantities = resource.resources
+    if len(quantities) > limits.max_resource_types:
+        return f"{path}: {len(quantities)} types, expected at most {limits.max_resource_types}"
+    positive = not some
+    for name, quantity in quantities.items():
+        value = quantity.value
+        if problem := _name_problem(name, f"{path}, name of a type", limits.max_id_chars):
+            return problem
+        if value < 0:
+            return f"{path}[{shown(name)}]: {value}, expected no negative quantity"
+        if value > limits.max_quantity:
+            return f"{path}[{shown(name)}]: {value}, expected at most {limits.max_quantity}"
+        if value:
+            positive = True
+    if not positive:
+        return f"{path}: {'all zero' if len(quantities) else 'empty'}, expected at least one positive quantity"
+    return None
+
+
+def _tags_problem(tags: Mapping[str, str], path: str, limits: AdmissionLimits, measure: bool) -> str | None:
+    if len(tags) > limits.max_tags:
+        return f"{path}: {len(tags)} entries, expected at most {limits.max_tags}"
+    if measure:
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
+        if size > limits.max_tags_bytes:
+            return f"{path}: {size} bytes, expected at most {limits.max_tags_bytes}"
+    return None
+
+
+def _repeats_problem(value: int, path: str, limits: AdmissionLimits) -> str | None:
+    if 1 <= value <= limits.max_repeats:
+        return None
+    return f"{path}: {value}, expected 1 to {limits.max_repeats}"
+
+
+def _timeout_problem(value: int, path: str, limits: AdmissionLimits) -> str | None:
+    if value <= limits.max_timeout_ms:
+        return None
+    return f"{path}: {value}, expected at most {limits.max_timeout_ms} ms (0 or less: never)"
+
+
+def _size_problem(item: Message, path: str, limits: AdmissionLimits) -> str | None:
+    # Room for the fields around it: the message's rmID and lengths.
+    limit = limits.max_record_bytes - 4 * limits.max_id_chars - 64
+    size = item.ByteSize()
+    return None if size <= limit else f"{path}: {size} bytes, expected at most {limit}"
+
+
+def _repeated(keys: set[tuple[str, str, str]], item: Any, path: str) -> str | None:
+    key = (item.partitionName, item.applicationID, item.allocationKey)
+    if key in keys:
+        return _twice(f"{path}.allocationKey", item.allocationKey)
+    keys.add(key)
+    return None
+
+
+def _twice(path: str, value: str) -> str:
+    return f"{path}: {shown(value)} a second time in one message; the first one stands"
+
+
+# ---- the whole message -------------------------------------------------------------------------------------------------
+
+
+def _parsed(message_type: type[Any], raw: bytes) -> Any:
+    try:
+        return message_type.FromString(raw)
+    except DecodeError:
+        name = message_type.DESCRIPTOR.full_name
+        raise InvalidRequest(f"{len(raw)} bytes that are no {name} (protobuf, UTF-8 texts)") from None
+
+
+def _check_count(name: str, count: int, limits: AdmissionLimits) -> None:
+    if count > limits.max_items:
+        raise OverLimit(f"{name}: {count} items, expected at most {limits.max_items}")
+
+
+def split(message: Request, max_bytes: int) -> list[bytes]:
+    """Parts of a message, in its items' order, each at most ``max_bytes`` large. Single items fit: admission saw to it."""
+    whole = message.SerializeToString()
+    if len(whole) <= max_bytes:
+        return [whole]
+    first, second = type(message)(rmID=message.rmID), type(message)(rmID=message.rmID)
+    lists = _item_lists(message)
+    half = sum(len(items) for items, _ in lists) // 2
+    taken = 0
+    for items, field_of in lists:
+        cut = max(0, min(len(items), half - taken))
+        if cut:
+            field_of(first).extend(items[:cut])
+        if cut < len(items):
+            field_of(second).extend(items[cut:])
+        taken += len(items)
+    if half == 0:
+        return [whole]  # one item: the log says whether it takes it
+    return split(first, max_bytes) + split(second, max_bytes)
+
+
+def _item_lists(message: Request) -> list[tuple[Any, Callable[[Any], Any]]]:
+    if isinstance(message, si_pb2.AllocationRequest):
+        return [
+            (message.allocations, lambda m: m.allocations),
+            (message.asks, lambda m: m.asks),
+            (message.releases.allocationsToRelease, lambda m: m.releases.allocationsToRelease),
+            (message.releases.allocationAsksToRelease, lambda m: m.releases.allocationAsksToRelease),
+        ]
+    if isinstance(message, si_pb2.ApplicationRequest):
+        return [(message.new, lambda m: m.new), (message.remove, lambda m: m.remove)]
+    return [(message.nodes, lambda m: m.nodes)]

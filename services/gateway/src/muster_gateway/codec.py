@@ -1,0 +1,147 @@
+"""Between SI bytes and the log's records. The SI message inside an envelope stays as it came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from muster_bus.errors import CodecError
+from muster_bus.log import OutRecord, Record
+from muster_bus.topics import Topics, parse_state_key
+from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+
+from muster_gateway.rm_life import RmState
+from muster_gateway.stream_kind import StreamKind
+
+KIND_RM = "rm"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong in a registration; ``line`` and ``column`` from 1, 0 without a place in a text."""
+
+    severity: str
+    path: str
+    line: int
+    column: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The scheduler's answer to a registration."""
+
+    request_id: str
+    accepted: bool
+    problems: tuple[Problem, ...]
+
+
+@dataclass(slots=True)
+class Response:
+    """One record of si.responses. ``kind`` None: a registration's answer, or something a later version knows."""
+
+    rm_id: str
+    sequence: int
+    kind: StreamKind | None
+    payload: bytes
+    registration: Registration | None
+
+
+class RequestCodec:
+    """Makes the records of si.requests.
+
+    :param gateway_id: stands in each envelope.
+    """
+
+    def __init__(self, topics: Topics, gateway_id: str) -> None:
+        self._topics, self._gateway_id = topics, gateway_id
+        self._count = 0
+
+    def new_request_id(self) -> str:
+        """Unique for this gateway's life, and so for ever: gateway ids are."""
+        self._count += 1
+        return f"{self._gateway_id}/{self._count}"
+
+    def request(self, rm_id: str, partition: int, kind: StreamKind, payload: bytes, now_ns: int) -> OutRecord:
+        """One SI request of a stream."""
+        envelope = self._envelope(rm_id, now_ns)
+        if kind is StreamKind.ALLOCATION:
+            envelope.allocation = payload
+        elif kind is StreamKind.APPLICATION:
+            envelope.application = payload
+        else:
+            envelope.node = payload
+        return self._record(rm_id, partition, envelope)
+
+    def registration(self, rm_id: str, request_id: str, payload: bytes, now_ns: int) -> OutRecord:
+        """A RegisterResourceManagerRequest."""
+        envelope = self._envelope(rm_id, now_ns, request_id)
+        envelope.register = payload
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
+    def lifecycle(self, rm_id: str, state: RmState, reason: str, now_ns: int) -> OutRecord:
+        """What became of an RM's life."""
+        envelope = self._envelope(rm_id, now_ns)
+        envelope.lifecycle.state = int(state)  # type: ignore[assignment]
+        envelope.lifecycle.reason = reason
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
+    def _envelope(self, rm_id: str, now_ns: int, request_id: str = "") -> envelope_pb2.RequestEnvelope:
+        return envelope_pb2.RequestEnvelope(
+            rm_id=rm_id,
+            request_id=request_id or self.new_request_id(),
+            admitted_ns=now_ns,
+            gateway_id=self._gateway_id,
+        )
+
+    def _record(self, rm_id: str, partition: int, envelope: envelope_pb2.RequestEnvelope) -> OutRecord:
+        return OutRecord(self._topics.requests, partition, rm_id.encode(), envelope.SerializeToString())
+
+
+def read_response(record: Record) -> Response:
+    """Opens the envelope; the SI response inside stays bytes. Raises CodecError."""
+    try:
+        envelope = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
+    except DecodeError as error:
+        raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
+    registration = None
+    if envelope.HasField("registration"):
+        result = envelope.registration
+        registration = Registration(result.request_id, result.accepted, tuple(_problem(p) for p in result.problems))
+    kind = _KINDS.get(envelope.stream) if registration is None else None
+    return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, registration)
+
+
+_KINDS = {int(kind): kind for kind in StreamKind}
+
+
+def _problem(problem: envelope_pb2.ConfigProblem) -> Problem:
+    severity = envelope_pb2.ConfigProblem.Severity.Name(problem.severity).lower()
+    return Problem(severity, problem.path, problem.line, problem.column, problem.message)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRm:
+    """What si.state says about an RM."""
+
+    rm_id: str
+    state: RmState
+    registrations: int
+
+
+def read_known_rm(record: Record) -> KnownRm | None:
+    """The RM in a state record; ``None`` for other kinds of objects. A tombstone is an RM with INIT. Raises CodecError."""
+    try:
+        rm_id, kind, _ = parse_state_key(record.key or b"")
+    except ValueError as error:
+        raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} has a strange key") from error
+    if kind != KIND_RM:
+        return None
+    if record.value is None:
+        return KnownRm(rm_id, RmState.INIT, 0)
+    try:
+        value = state_pb2.RmObject.FromString(record.value)
+    except DecodeError as error:
+        raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no RmObject") from error
+    state = RmState(value.state) if value.state in set(RmState) else RmState.RUNNING
+    return KnownRm(rm_id, state, value.registrations)

@@ -1,0 +1,132 @@
+"""Everything that the gateway raises, in one tree. Each carries the gRPC status that its client sees.
+
+* GatewayError
+  x RequestRefused           the client is at fault; nothing of the message reached the log
+    - InvalidRequest         INVALID_ARGUMENT: names the field, its value and what was expected
+    - RegistrationRefused    INVALID_ARGUMENT: the scheduler's problems, with line and column
+    - NotRegistered          FAILED_PRECONDITION: no registration of this RM is in force
+    - RmStopped              FAILED_PRECONDITION: it was shut down or away for too long; it must register again
+    - OverLimit              RESOURCE_EXHAUSTED: size, number of items or number of streams
+  x StreamEnded              the stream cannot go on, whatever the client sent
+    - Superseded             ABORTED: a newer stream or a newer registration of the RM took its place
+    - ResponsesLost          DATA_LOSS: retention deleted responses that were not sent; the RM must register again
+    - RmShutDown             OK: the RM said that it leaves
+  x NotNow                   UNAVAILABLE: safe to try again with backoff
+    - GatewayStopping        this gateway is going down; another one takes the RM
+    - LogDown                the log took no record; what was not answered must be sent again
+    - SchedulerSilent        no answer within the time allowed
+    - SessionsDown           the session store does not answer
+  x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_life.py does not have
+"""
+
+from __future__ import annotations
+
+import grpc
+
+
+class GatewayError(Exception):
+    """Root of the tree above. ``str(error)`` is what the client reads."""
+
+    code: grpc.StatusCode = grpc.StatusCode.INTERNAL
+
+
+class RequestRefused(GatewayError):
+    """The client is at fault."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class InvalidRequest(RequestRefused):
+    """A field of the message, or of the call's metadata, is not as it must be."""
+
+
+class RegistrationRefused(RequestRefused):
+    """The scheduler found problems in the registration."""
+
+
+class NotRegistered(RequestRefused):
+    """No registration of this RM is in force."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, rm_id: str) -> None:
+        super().__init__(f"rmID {shown(rm_id)} is not registered: call RegisterResourceManager first")
+        self.rm_id = rm_id
+
+
+class RmStopped(RequestRefused):
+    """The RM's life ended; it starts again with a registration."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, rm_id: str, why: str) -> None:
+        super().__init__(f"rmID {shown(rm_id)} is stopped ({why}): register again")
+        self.rm_id = rm_id
+
+
+class OverLimit(RequestRefused):
+    """More than this gateway takes at once."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class StreamEnded(GatewayError):
+    """The stream cannot go on."""
+
+    code = grpc.StatusCode.ABORTED
+
+
+class Superseded(StreamEnded):
+    """A newer stream or registration of the same RM took this stream's place."""
+
+
+class ResponsesLost(StreamEnded):
+    """Responses that were not sent are gone from the log."""
+
+    code = grpc.StatusCode.DATA_LOSS
+
+    def __init__(self, rm_id: str, sent: int, next_there: int) -> None:
+        super().__init__(
+            f"responses {sent + 1} to {next_there - 1} of rmID {shown(rm_id)} were deleted by retention "
+            f"before they were sent: register again and report the full state"
+        )
+
+
+class RmShutDown(StreamEnded):
+    """The RM said that it leaves: not an error."""
+
+    code = grpc.StatusCode.OK
+
+
+class NotNow(GatewayError):
+    """Nothing is wrong with the request; try again with backoff."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class GatewayStopping(NotNow):
+    """This gateway is going down."""
+
+    def __init__(self) -> None:
+        super().__init__("this gateway is stopping: connect again, to any gateway; nothing that was taken is lost")
+
+
+class LogDown(NotNow):
+    """The log took no record."""
+
+
+class SchedulerSilent(NotNow):
+    """The scheduler did not answer in time."""
+
+
+class SessionsDown(NotNow):
+    """The session store does not answer."""
+
+
+class IllegalTransition(GatewayError):
+    """A step that the table of an RM's life does not have."""
+
+
+def shown(value: str, limit: int = 60) -> str:
+    """A client's text as it may stand in a message: quoted, control characters escaped, cut to ``limit`` characters."""
+    return ascii(value) if len(value) <= limit else f"{value[:limit]!a}… ({len(value)} characters)"

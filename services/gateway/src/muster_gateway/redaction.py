@@ -1,0 +1,77 @@
+"""Messages made safe to print: fields marked with ``si_secret`` (extension 1059) are masked.
+
+Whoever prints a message (a log line, a dead letter, an error) goes through here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from muster_proto.si.v1 import si_pb2
+
+MASK = "***"
+
+
+def redacted(message: Message) -> Message:
+    """A copy without secrets: text and bytes become ``***``, other secret values their type's default."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    if _holds_secrets(message.DESCRIPTOR):
+        _mask(copy)
+    return copy
+
+
+def printable(message: Message, limit_chars: int = 2_000) -> str:
+    """One line of text without secrets, cut to ``limit_chars``."""
+    text = text_format.MessageToString(redacted(message), as_one_line=True)
+    return text if len(text) <= limit_chars else f"{text[:limit_chars]}… ({len(text)} characters)"
+
+
+def _mask(message: Message) -> None:
+    for field, value in message.ListFields():
+        if _is_secret(field):
+            _mask_field(message, field)
+        elif field.message_type is not None and _holds_secrets(field.message_type):
+            for inner in _inner_messages(field, value):
+                _mask(inner)
+
+
+def _mask_field(message: Message, field: FieldDescriptor) -> None:
+    if field.is_repeated or field.cpp_type != FieldDescriptor.CPPTYPE_STRING:
+        message.ClearField(field.name)
+        return
+    setattr(message, field.name, MASK.encode() if field.type == FieldDescriptor.TYPE_BYTES else MASK)
+
+
+def _inner_messages(field: FieldDescriptor, value: object) -> list[Message]:
+    if not field.is_repeated:
+        return [value]  # type: ignore[list-item]
+    if field.message_type.GetOptions().map_entry:
+        of_message = field.message_type.fields_by_name["value"].message_type is not None
+        return list(value.values()) if of_message else []  # type: ignore[attr-defined]
+    return list(value)  # type: ignore[call-overload]
+
+
+def _is_secret(field: FieldDescriptor) -> bool:
+    return bool(field.GetOptions().Extensions[si_pb2.si_secret])
+
+
+@lru_cache(maxsize=512)
+def _holds_secrets(descriptor: Descriptor) -> bool:
+    """Whether a secret is anywhere below. Messages may contain themselves, hence the walk with a memory."""
+    seen: set[str] = set()
+    todo = [descriptor]
+    while todo:
+        current = todo.pop()
+        if current.full_name in seen:
+            continue
+        seen.add(current.full_name)
+        for field in current.fields:
+            if _is_secret(field):
+                return True
+            if field.message_type is not None:
+                todo.append(field.message_type)
+    return False

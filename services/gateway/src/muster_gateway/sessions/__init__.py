@@ -1,0 +1,29 @@
+"""Where sessions live: the contract and its three stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster_bus.clock import Clock
+
+from muster_gateway.sessions.contract import SessionStore
+from muster_gateway.settings import GatewaySettings
+
+
+def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
+    """The store that ``settings.sessions_url`` names. Raises ValueError for another scheme; never shows the URL."""
+    url = settings.sessions_url.get_secret_value()
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        from muster_gateway.sessions.memory import MemorySessions
+
+        return MemorySessions(clock)
+    if scheme == "sqlite":
+        from muster_gateway.sessions.sqlite import SqliteSessions
+
+        return SqliteSessions(Path(rest.removeprefix("//")), clock)
+    if scheme in ("redis", "rediss"):
+        from muster_gateway.sessions.redis import RedisSessions
+
+        return RedisSessions(settings.sessions_url, settings.sessions_prefix)
+    raise ValueError(f"sessions_url: scheme {scheme!r}, expected memory, sqlite, redis or rediss")

@@ -1,0 +1,40 @@
+"""A session as JSON text, for the stores that keep it outside of this process."""
+
+from __future__ import annotations
+
+import json
+
+from muster_gateway.rm_life import RmState
+from muster_gateway.sessions.contract import Cursor, Seat, Session
+from muster_gateway.stream_kind import StreamKind
+
+
+def to_json(session: Session) -> str:
+    """All but the version, which the store keeps beside it."""
+    return json.dumps(
+        {
+            "rm": session.rm_id,
+            "state": int(session.state),
+            "since_ns": session.since_ns,
+            "why": session.why,
+            "announced": int(session.announced),
+            "registered_at": list(session.registered_at),
+            "seats": {str(int(kind)): list(seat) for kind, seat in session.seats.items()},
+        },
+        separators=(",", ":"),
+    )
+
+
+def from_json(text: str, version: int) -> Session:
+    """Inverse of :func:`to_json`."""
+    content = json.loads(text)
+    return Session(
+        rm_id=content["rm"],
+        version=version,
+        state=RmState(content["state"]),
+        since_ns=content["since_ns"],
+        why=content["why"],
+        announced=RmState(content["announced"]),
+        registered_at=Cursor(*content["registered_at"]),
+        seats={StreamKind(int(kind)): Seat(*seat) for kind, seat in content["seats"].items()},
+    )

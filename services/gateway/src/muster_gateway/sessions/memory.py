@@ -1,0 +1,72 @@
+"""Sessions in memory: for tests, and for one process that may forget (the log then fills it again)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from muster_bus.clock import Clock
+
+from muster_gateway.sessions.contract import Advance, Cursor, Session
+from muster_gateway.stream_kind import StreamKind
+
+
+class MemorySessions:
+    """See :class:`muster_gateway.sessions.contract.SessionStore`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self._cursors: dict[str, dict[StreamKind, Cursor]] = {}
+        self._leases: dict[str, int] = {}
+        self._marked = False
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def healthy(self) -> bool:
+        return True
+
+    async def get(self, rm_id: str) -> Session | None:
+        return self._sessions.get(rm_id)
+
+    async def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    async def compare_and_set(self, session: Session) -> bool:
+        stored = self._sessions.get(session.rm_id)
+        if (stored.version if stored else 0) != session.version:
+            return False
+        self._sessions[session.rm_id] = replace(session, version=session.version + 1)
+        return True
+
+    async def cursors(self, rm_id: str) -> dict[StreamKind, Cursor]:
+        return dict(self._cursors.get(rm_id, {}))
+
+    async def advance(self, moves: Sequence[Advance]) -> list[bool]:
+        return [self._move(move) for move in moves]
+
+    def _move(self, move: Advance) -> bool:
+        session = self._sessions.get(move.rm_id)
+        seat = session.seats.get(move.kind) if session else None
+        if seat is None or seat.epoch != move.epoch:
+            return False
+        self._cursors.setdefault(move.rm_id, {})[move.kind] = move.cursor
+        return True
+
+    async def renew_lease(self, gateway_id: str, ttl_s: float) -> None:
+        self._leases[gateway_id] = self._clock.now_ns() + round(ttl_s * 1e9)
+
+    async def drop_lease(self, gateway_id: str) -> None:
+        self._leases.pop(gateway_id, None)
+
+    async def living(self) -> frozenset[str]:
+        now_ns = self._clock.now_ns()
+        return frozenset(gateway for gateway, until_ns in self._leases.items() if until_ns > now_ns)
+
+    async def marked(self) -> bool:
+        return self._marked
+
+    async def mark(self) -> None:
+        self._marked = True

@@ -1,0 +1,167 @@
+"""Sessions in Redis: shared by all gateways of a Muster.
+
+Keys, each with the configured prefix::
+
+    session:{rmID}   hash   version, content (JSON), epoch:<kind>, cursor:<kind> ("sequence:offset")
+    sessions         set    rmIDs
+    lease:<gateway>  string with a time to live: Redis itself ends a silent gateway's lease
+    marker           string
+
+The compare in compare-and-set, and the epoch's check before a cursor moves, are scripts: Redis runs each as one step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import SecretStr
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import RedisError
+
+from muster_gateway.errors import SessionsDown
+from muster_gateway.sessions.codec import from_json, to_json
+from muster_gateway.sessions.contract import Advance, Cursor, Session
+from muster_gateway.stream_kind import StreamKind
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# KEYS: session, sessions. ARGV: rmID, expected version, content, then kind and epoch of each seat.
+_COMPARE_AND_SET = """
+local stored = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
+if stored ~= tonumber(ARGV[2]) then return 0 end
+redis.call('HSET', KEYS[1], 'version', stored + 1, 'content', ARGV[3])
+for i = 4, #ARGV, 2 do redis.call('HSET', KEYS[1], 'epoch:' .. ARGV[i], ARGV[i + 1]) end
+redis.call('SADD', KEYS[2], ARGV[1])
+return 1
+"""
+# KEYS: session. ARGV: kind, epoch, cursor.
+_ADVANCE = """
+if redis.call('HGET', KEYS[1], 'epoch:' .. ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 'cursor:' .. ARGV[1], ARGV[3])
+return 1
+"""
+# A Redis on the same network answers in a millisecond; a gateway rather says "try again" than waits longer than this.
+_TIMEOUT_S = 2.0
+
+
+def _or_down(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Turns Redis' errors into ours; the address stays out of the message, it may hold a password."""
+
+    @functools.wraps(method)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
+
+    return wrapped
+
+
+class RedisSessions:
+    """See :class:`muster_gateway.sessions.contract.SessionStore`.
+
+    :param url: redis://[user:password@]host:port/db, or rediss:// with TLS.
+    :param prefix: of all keys.
+    """
+
+    def __init__(self, url: SecretStr, prefix: str) -> None:
+        self._prefix = prefix
+        self._redis: Redis[Any] = Redis.from_url(
+            url.get_secret_value(),
+            decode_responses=True,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+        )
+        self._compare_and_set = self._redis.register_script(_COMPARE_AND_SET)
+        self._advance = self._redis.register_script(_ADVANCE)
+
+    @_or_down
+    async def start(self) -> None:
+        await self._redis.ping()
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def healthy(self) -> bool:
+        try:
+            return bool(await self._redis.ping())
+        except (RedisError, OSError, TimeoutError):
+            return False
+
+    @_or_down
+    async def get(self, rm_id: str) -> Session | None:
+        content, version = await self._redis.hmget(self._session_key(rm_id), ["content", "version"])
+        return from_json(content, int(version)) if content else None
+
+    @_or_down
+    async def all(self) -> list[Session]:
+        rm_ids = sorted(await self._redis.smembers(self._key("sessions")))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for rm_id in rm_ids:
+                pipe.hmget(self._session_key(rm_id), ["content", "version"])
+            found = await pipe.execute()
+        return [from_json(content, int(version)) for content, version in found if content]
+
+    @_or_down
+    async def compare_and_set(self, session: Session) -> bool:
+        epochs = [text for kind, seat in session.seats.items() for text in (str(int(kind)), str(seat.epoch))]
+        done = await self._compare_and_set(
+            keys=[self._session_key(session.rm_id), self._key("sessions")],
+            args=[session.rm_id, session.version, to_json(session), *epochs],
+        )
+        return bool(done)
+
+    @_or_down
+    async def cursors(self, rm_id: str) -> dict[StreamKind, Cursor]:
+        texts = await self._redis.hmget(self._session_key(rm_id), [f"cursor:{int(kind)}" for kind in StreamKind])
+        return {kind: _cursor(text) for kind, text in zip(StreamKind, texts, strict=True) if text}
+
+    @_or_down
+    async def advance(self, moves: Sequence[Advance]) -> list[bool]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for rm_id, kind, epoch, cursor in moves:
+                await self._advance(
+                    keys=[self._session_key(rm_id)],
+                    args=[str(int(kind)), str(epoch), f"{cursor.sequence}:{cursor.offset}"],
+                    client=pipe,
+                )
+            return [bool(done) for done in await pipe.execute()]
+
+    @_or_down
+    async def renew_lease(self, gateway_id: str, ttl_s: float) -> None:
+        await self._redis.set(self._key(f"lease:{gateway_id}"), "1", px=max(1, round(ttl_s * 1000)))
+
+    @_or_down
+    async def drop_lease(self, gateway_id: str) -> None:
+        await self._redis.delete(self._key(f"lease:{gateway_id}"))
+
+    @_or_down
+    async def living(self) -> frozenset[str]:
+        start = self._key("lease:")
+        pattern = "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in start) + "*"
+        return frozenset([key[len(start) :] async for key in self._redis.scan_iter(match=pattern, count=1000)])
+
+    @_or_down
+    async def marked(self) -> bool:
+        return bool(await self._redis.exists(self._key("marker")))
+
+    @_or_down
+    async def mark(self) -> None:
+        await self._redis.set(self._key("marker"), "1")
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _session_key(self, rm_id: str) -> str:
+        return f"{self._prefix}session:{rm_id}"
+
+
+def _cursor(text: str) -> Cursor:
+    sequence, offset = text.split(":")
+    return Cursor(int(sequence), int(offset))

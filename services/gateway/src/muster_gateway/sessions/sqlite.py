@@ -1,0 +1,168 @@
+"""Sessions in a SQLite file: for the embedded service, so that cursors and seats survive ``kill -9``.
+
+One thread of its own does all the work: a checkpoint's fsync never stops the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from muster_bus.clock import Clock
+
+from muster_gateway.errors import SessionsDown
+from muster_gateway.sessions.codec import from_json, to_json
+from muster_gateway.sessions.contract import Advance, Cursor, Session
+from muster_gateway.stream_kind import StreamKind
+
+T = TypeVar("T")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS session (rm_id TEXT PRIMARY KEY, version INTEGER NOT NULL, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS seat (rm_id TEXT, kind INTEGER, epoch INTEGER NOT NULL, PRIMARY KEY (rm_id, kind));
+CREATE TABLE IF NOT EXISTS cursor (
+  rm_id TEXT, kind INTEGER, sequence INTEGER NOT NULL, offset INTEGER NOT NULL, PRIMARY KEY (rm_id, kind));
+CREATE TABLE IF NOT EXISTS lease (gateway_id TEXT PRIMARY KEY, until_ns INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY);
+"""
+# Another process (a second gateway on the same file) holds the lock for microseconds; this long means trouble.
+_BUSY_TIMEOUT_S = 2.0
+
+
+class SqliteSessions:
+    """See :class:`muster_gateway.sessions.contract.SessionStore`.
+
+    :param path: of the file; its folder is made.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path, self._clock = path, clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sessions")
+        self._connection: sqlite3.Connection | None = None
+
+    async def start(self) -> None:
+        await self._run(self._open)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._run(self._connection.close)
+            self._connection = None
+        self._thread.shutdown(wait=True)
+
+    async def healthy(self) -> bool:
+        try:
+            await self.marked()
+        except SessionsDown:
+            return False
+        return True
+
+    async def get(self, rm_id: str) -> Session | None:
+        rows = await self._run(self._query, "SELECT content, version FROM session WHERE rm_id = ?", (rm_id,))
+        return from_json(*rows[0]) if rows else None
+
+    async def all(self) -> list[Session]:
+        rows = await self._run(self._query, "SELECT content, version FROM session ORDER BY rm_id", ())
+        return [from_json(content, version) for content, version in rows]
+
+    async def compare_and_set(self, session: Session) -> bool:
+        return await self._run(self._set, session)
+
+    async def cursors(self, rm_id: str) -> dict[StreamKind, Cursor]:
+        rows = await self._run(self._query, "SELECT kind, sequence, offset FROM cursor WHERE rm_id = ?", (rm_id,))
+        return {StreamKind(kind): Cursor(sequence, offset) for kind, sequence, offset in rows}
+
+    async def advance(self, moves: Sequence[Advance]) -> list[bool]:
+        return await self._run(self._advance, moves)
+
+    async def renew_lease(self, gateway_id: str, ttl_s: float) -> None:
+        until_ns = self._clock.now_ns() + round(ttl_s * 1e9)
+        await self._run(self._execute, "INSERT OR REPLACE INTO lease VALUES (?, ?)", (gateway_id, until_ns))
+
+    async def drop_lease(self, gateway_id: str) -> None:
+        await self._run(self._execute, "DELETE FROM lease WHERE gateway_id = ?", (gateway_id,))
+
+    async def living(self) -> frozenset[str]:
+        now_ns = self._clock.now_ns()
+        await self._run(self._execute, "DELETE FROM lease WHERE until_ns <= ?", (now_ns,))
+        rows = await self._run(self._query, "SELECT gateway_id FROM lease", ())
+        return frozenset(gateway_id for (gateway_id,) in rows)
+
+    async def marked(self) -> bool:
+        return bool(await self._run(self._query, "SELECT one FROM marker", ()))
+
+    async def mark(self) -> None:
+        await self._run(self._execute, "INSERT OR IGNORE INTO marker VALUES (1)", ())
+
+    # ---- in the thread ----------------------------------------------------------------------------------------------
+
+    async def _run(self, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        except (sqlite3.Error, RuntimeError) as error:  # RuntimeError: the thread was shut down
+            raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._connection = sqlite3.connect(
+            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        # The log is the truth: losing the last cursors at a power failure means sending some responses again.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.executescript(_SCHEMA)
+
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise sqlite3.ProgrammingError("not started")
+        return self._connection
+
+    def _query(self, sql: str, arguments: tuple[object, ...]) -> list[tuple]:
+        return self._db().execute(sql, arguments).fetchall()
+
+    def _execute(self, sql: str, arguments: tuple[object, ...]) -> None:
+        self._db().execute(sql, arguments)
+
+    def _set(self, session: Session) -> bool:
+        with _Transaction(self._db()) as db:
+            row = db.execute("SELECT version FROM session WHERE rm_id = ?", (session.rm_id,)).fetchone()
+            if (row[0] if row else 0) != session.version:
+                return False
+            db.execute(
+                "INSERT OR REPLACE INTO session VALUES (?, ?, ?)",
+                (session.rm_id, session.version + 1, to_json(session)),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO seat VALUES (?, ?, ?)",
+                [(session.rm_id, int(kind), seat.epoch) for kind, seat in session.seats.items()],
+            )
+        return True
+
+    def _advance(self, moves: Sequence[Advance]) -> list[bool]:
+        done = []
+        with _Transaction(self._db()) as db:
+            for rm_id, kind, epoch, cursor in moves:
+                changed = db.execute(
+                    "INSERT OR REPLACE INTO cursor SELECT rm_id, kind, ?, ? FROM seat "
+                    "WHERE rm_id = ? AND kind = ? AND epoch = ?",
+                    (cursor.sequence, cursor.offset, rm_id, int(kind), epoch),
+                ).rowcount
+                done.append(changed > 0)
+        return done
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE … COMMIT: reads inside see what the writes will be judged by."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")

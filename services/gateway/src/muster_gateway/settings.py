@@ -1,0 +1,86 @@
+"""The gateway's settings. The command line composes them from flags, environment and file."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+_MIB = 1024 * 1024
+
+
+class AdmissionLimits(BaseModel):
+    """What one message may hold. Anything over is answered, never cut silently."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_id_chars: int = Field(
+        256, ge=1, description="Length of rmID, allocationKey, applicationID, nodeID and other names."
+    )
+    max_queue_chars: int = Field(1024, ge=1, description="Length of a queue's full path.")
+    max_items: int = Field(50_000, ge=1, description="Items in one message (asks, allocations, releases, nodes ...).")
+    max_resource_types: int = Field(128, ge=1, description="Types in one resource.")
+    # 2^53 is exact in a double, hence in every JSON reader, and 1,024 of them still add up within an int64.
+    max_quantity: int = Field(2**53, ge=1, le=2**62, description="One quantity: memory in bytes up to 8 PiB.")
+    max_repeats: int = Field(100_000, ge=1, description="AllocationAsk.maxAllocations.")
+    # Kubernetes allows 256 KiB of annotations per object; labels come on top.
+    max_tags_bytes: int = Field(
+        512 * 1024, ge=1, description="Tags or attributes of one item, keys and values together."
+    )
+    max_tags: int = Field(4_096, ge=1, description="Number of tags or attributes of one item.")
+    max_groups: int = Field(1_024, ge=0, description="Groups of one user.")
+    # Added to now in nanoseconds it must stay an int64; a century is far from it and far beyond any use.
+    max_timeout_ms: int = Field(100 * 365 * 24 * 3600 * 1000, ge=1, description="Execution time-out.")
+    # Below the log's own limit (LogSettings.max_record_bytes, 1 MiB) with room for the envelope.
+    max_record_bytes: int = Field(
+        960 * 1024,
+        ge=1024,
+        description="One record: a registration or one item over it is refused, messages are split.",
+    )
+
+
+class GatewaySettings(BaseModel):
+    """All that a gateway needs to know beside its log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grpc_address: str = Field("127.0.0.1:9090", description="Where SI clients connect; port 0 takes a free one.")
+    http_address: str = Field("127.0.0.1:9080", description='HTTP front (YuniKorn\'s REST port); "": none.')
+    view_url: str = Field("http://127.0.0.1:9081", description="The view: /ws/v1/* and /debug/* go there.")
+    publisher_url: str = Field("http://127.0.0.1:9082", description="The event publisher: /ws/v1/events/* goes there.")
+    http_connect_timeout_s: float = Field(2.0, gt=0, description="To reach the view or the publisher.")
+    gateway_id: str = Field(
+        "", max_length=256, description="Unique among gateways; empty: host name and a random part."
+    )
+
+    sessions_url: SecretStr = Field(
+        SecretStr("memory:"),
+        description="Where sessions and leases live: memory:, sqlite:///path or redis://[user:password@]host:port/db.",
+    )
+    sessions_prefix: str = Field("muster:", description="Put before each Redis key, for several Musters on one Redis.")
+
+    limits: AdmissionLimits = Field(default_factory=AdmissionLimits, description="What one message may hold.")
+    max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
+    max_streams: int = Field(3_000, ge=3, description="Open streams of this gateway (three for each RM).")
+    max_registrations_waiting: int = Field(
+        1_000, ge=1, description="Registrations that wait for the scheduler at once."
+    )
+
+    registration_timeout_s: float = Field(10.0, gt=0, description="How long a registration waits for the scheduler.")
+    pause_timeout_s: float = Field(600.0, gt=0, description="An RM without streams for so long is stopped.")
+    lease_ttl_s: float = Field(10.0, gt=0, description="A gateway that is silent for so long counts as dead.")
+    cursor_flush_ms: float = Field(100.0, gt=0, description="How often delivered positions are stored.")
+    health_interval_s: float = Field(1.0, gt=0, description="How often log and session store are asked.")
+    stop_grace_s: float = Field(2.0, ge=0, description="How long open calls may take to end when the gateway stops.")
+
+    # Bounds of memory per stream: with these and max_streams, all streams together stay under 3000 * 12 MiB at worst.
+    inflight_bytes: int = Field(4 * _MIB, ge=1024, description="Requests of a stream that the log has not confirmed.")
+    queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
+    queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")
+    waiting_answers: int = Field(256, ge=1, description="Admission answers that wait; then the stream is not read.")
+    read_batch: int = Field(500, ge=1, description="Records per read of the response log.")
+    max_catch_up_readers: int = Field(32, ge=1, description="Streams that read the log on their own at once.")
+
+    # Below the 5 minutes that gRPC servers tolerate by default and above what keeps mobile links awake needlessly.
+    keepalive_time_s: float = Field(30.0, gt=0, description="Ping an idle connection after this.")
+    keepalive_timeout_s: float = Field(
+        10.0, gt=0, description="No answer to a ping for so long: the connection is lost."
+    )

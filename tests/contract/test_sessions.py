@@ -1,0 +1,176 @@
+"""One contract, three stores of sessions: the words of muster_gateway.sessions.contract, tested on each."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from muster_bus.clock import ManualClock
+from muster_gateway.errors import SessionsDown
+from muster_gateway.rm_life import RmState
+from muster_gateway.sessions import make_sessions
+from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, Seat, Session, SessionStore
+from muster_gateway.settings import GatewaySettings
+from muster_gateway.stream_kind import StreamKind
+from pydantic import SecretStr
+
+ALLOCATION, NODE = StreamKind.ALLOCATION, StreamKind.NODE
+
+
+@dataclass
+class Place:
+    """A store, a second door to the same content, and time."""
+
+    store: SessionStore
+    again: Callable[[], Awaitable[SessionStore]]
+    pass_time: Callable[[float], Awaitable[None]]
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    clock = ManualClock()
+    url = {"memory": "memory:", "sqlite": f"sqlite://{tmp_path}/deep/sessions.db"}.get(request.param)
+    if url is None:
+        url = request.getfixturevalue("redis_url")
+    settings = GatewaySettings(sessions_url=SecretStr(url), sessions_prefix=f"test[{uuid.uuid4().hex}]:")
+    opened: list[SessionStore] = []
+
+    async def open_store() -> SessionStore:
+        if request.param == "memory" and opened:
+            return opened[0]
+        store = make_sessions(settings, clock)
+        await store.start()
+        opened.append(store)
+        return store
+
+    async def pass_time(seconds: float) -> None:
+        clock.advance(seconds)
+        if request.param == "redis":
+            await asyncio.sleep(seconds)
+
+    yield Place(await open_store(), open_store, pass_time)
+    for store in opened:
+        await store.close()
+
+
+def a_session(rm_id: str = "rm", **changes: object) -> Session:
+    fields: dict[str, object] = {
+        "rm_id": rm_id,
+        "version": 0,
+        "state": RmState.RUNNING,
+        "since_ns": 17,
+        "why": "registered",
+        "announced": RmState.INIT,
+        "registered_at": Cursor(3, 40),
+    }
+    return Session(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+async def test_what_was_set_is_there_with_the_next_version(place: Place) -> None:
+    session = a_session("rm/ä%", seats={ALLOCATION: Seat("gw", 4), NODE: Seat("", 1)}, why='it\'s "so"\n')
+    assert await place.store.get("rm/ä%") is None
+    assert await place.store.compare_and_set(session)
+    assert await place.store.get("rm/ä%") == replace(session, version=1)
+    assert await (await place.again()).get("rm/ä%") == replace(session, version=1)
+
+
+async def test_all_lists_every_session_once(place: Place) -> None:
+    for rm_id in ("b", "a", "c"):
+        assert await place.store.compare_and_set(a_session(rm_id))
+    assert await place.store.compare_and_set(a_session("a", version=1))
+    assert sorted(session.rm_id for session in await place.store.all()) == ["a", "b", "c"]
+
+
+async def test_of_two_writers_with_one_version_one_wins(place: Place) -> None:
+    other = await place.again()
+    assert await place.store.compare_and_set(a_session())
+    mine = a_session(version=1, state=RmState.PAUSED, why="mine")
+    yours = a_session(version=1, state=RmState.STOPPED, why="yours")
+    outcomes = await asyncio.gather(place.store.compare_and_set(mine), other.compare_and_set(yours))
+    assert sorted(outcomes) == [False, True]
+    stored = await place.store.get("rm")
+    assert stored == replace(mine if outcomes[0] else yours, version=2)
+
+
+async def test_version_zero_means_there_must_be_none(place: Place) -> None:
+    assert await place.store.compare_and_set(a_session())
+    assert not await place.store.compare_and_set(a_session(state=RmState.STOPPED))
+    assert not await place.store.compare_and_set(a_session("unknown", version=1))
+    assert (await place.store.get("rm")) == a_session(version=1)
+    assert await place.store.get("unknown") is None
+
+
+async def test_a_cursor_moves_for_the_seats_epoch_only(place: Place) -> None:
+    await place.store.compare_and_set(a_session(seats={ALLOCATION: Seat("gw", 2), NODE: Seat("gw", 1)}))
+    moved = await place.store.advance(
+        [
+            Advance("rm", ALLOCATION, 2, Cursor(7, 70)),
+            Advance("rm", NODE, 2, Cursor(8, 80)),
+            Advance("unknown", NODE, 1, Cursor(9, 90)),
+            Advance("rm", StreamKind.APPLICATION, 0, Cursor(9, 90)),
+        ]
+    )
+    assert moved == [True, False, False, False]
+    assert await place.store.cursors("rm") == {ALLOCATION: Cursor(7, 70)}
+    assert await place.store.cursors("unknown") == {}
+
+
+async def test_a_raised_epoch_stops_the_old_holder_but_keeps_the_cursor(place: Place) -> None:
+    await place.store.compare_and_set(a_session(seats={ALLOCATION: Seat("gw1", 1)}))
+    assert await place.store.advance([Advance("rm", ALLOCATION, 1, Cursor(5, 50))]) == [True]
+    await place.store.compare_and_set(a_session(version=1, seats={ALLOCATION: Seat("gw2", 2)}))
+    assert await place.store.advance([Advance("rm", ALLOCATION, 1, Cursor(6, 60))]) == [False]
+    assert await (await place.again()).cursors("rm") == {ALLOCATION: Cursor(5, 50)}
+    assert await place.store.advance([Advance("rm", ALLOCATION, 2, NOWHERE)]) == [True]
+    assert await place.store.cursors("rm") == {ALLOCATION: NOWHERE}
+
+
+async def test_no_moves_are_no_work(place: Place) -> None:
+    assert await place.store.advance([]) == []
+
+
+async def test_a_lease_lives_as_long_as_it_is_renewed(place: Place) -> None:
+    await place.store.renew_lease("gw*1", 0.3)
+    await place.store.renew_lease("gw2", 30)
+    assert await place.store.living() == {"gw*1", "gw2"}
+    await place.pass_time(0.2)
+    await place.store.renew_lease("gw*1", 0.3)
+    await place.pass_time(0.2)
+    assert await (await place.again()).living() == {"gw*1", "gw2"}
+    await place.pass_time(0.2)
+    assert await place.store.living() == {"gw2"}
+    await place.store.drop_lease("gw2")
+    await place.store.drop_lease("never there")
+    assert await place.store.living() == frozenset()
+
+
+async def test_the_marker_stays(place: Place) -> None:
+    assert not await place.store.marked()
+    await place.store.mark()
+    await place.store.mark()
+    assert await place.store.marked()
+    assert await (await place.again()).marked()
+
+
+async def test_a_store_that_answers_is_healthy(place: Place) -> None:
+    assert await place.store.healthy()
+
+
+async def test_a_redis_that_is_away_says_so_without_its_password() -> None:
+    settings = GatewaySettings(sessions_url=SecretStr("redis://:hunter2@127.0.0.1:1/0"))
+    store = make_sessions(settings, ManualClock())
+    with pytest.raises(SessionsDown) as caught:
+        await store.start()
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(settings)
+    assert not await store.healthy()
+    await store.close()
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(ValueError, match="scheme 'mysql', expected memory, sqlite, redis or rediss"):
+        make_sessions(GatewaySettings(sessions_url=SecretStr("mysql://:hunter2@host/")), ManualClock())

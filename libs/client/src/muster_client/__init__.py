@@ -1,0 +1,34 @@
+"""The resource manager's side of the scheduler interface, in asyncio: :class:`RmClient` and what goes with it."""
+
+from muster_client.builders import (
+    application,
+    ask,
+    existing_allocation,
+    node,
+    previous_ask,
+    previous_ask_release,
+    quantities,
+    release,
+    removal,
+    resource,
+)
+from muster_client.callbacks import Callbacks, Rejection
+from muster_client.client import RmClient
+from muster_client.settings import ClientSettings
+
+__all__ = [
+    "Callbacks",
+    "ClientSettings",
+    "Rejection",
+    "RmClient",
+    "application",
+    "ask",
+    "existing_allocation",
+    "node",
+    "previous_ask",
+    "previous_ask_release",
+    "quantities",
+    "release",
+    "removal",
+    "resource",
+]

@@ -1,0 +1,432 @@
+"""The resource manager's side of the scheduler interface."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import grpc
+import grpc.aio
+import structlog
+from muster_bus.clock import Clock, SystemClock
+from muster_proto.si.v1 import si_pb2 as si
+
+from muster_client.backoff import Backoff
+from muster_client.callbacks import Callbacks, Rejection, Result
+from muster_client.errors import (
+    CallbackFailed,
+    ClientClosed,
+    ClientError,
+    RegistrationFailed,
+    RegistrationRejected,
+    ReregistrationNeeded,
+)
+from muster_client.metrics import ClientMetrics
+from muster_client.sequences import Sequences
+from muster_client.settings import ClientSettings
+from muster_client.stream import Metadata, RmStream
+
+log = structlog.get_logger(__name__)
+
+RM_ID_METADATA = "muster-rm-id"  # whose stream it is, said before the first message
+
+_SERVICE = "/si.v1.Scheduler/"
+_TRY_AGAIN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+    }
+)
+_CREATIONS = frozenset({si.NodeInfo.CREATE, si.NodeInfo.CREATE_DRAIN})
+
+
+class RmClient:
+    """A resource manager's connection to a gateway, or to several in turn.
+
+    ::
+
+        async with RmClient("127.0.0.1:9090", "my-cluster", callbacks=Callbacks(on_allocated=start)) as rm:
+            await rm.register()
+            await rm.send_nodes([node("n1", {"vcore": 8000, "memory": 32 << 30})])
+
+    Every ``send_…`` makes one message of what it is given and returns when there is room for it: that is the
+    back-pressure. Answers come through the callbacks. What happens after a lost connection stands in the README.md
+    beside this package.
+
+    :param address: a gRPC target: host:port, or ipv4:host:port,host:port for several gateways.
+    :param rm_id: names the RM's cluster (seed 000: rmID).
+    :param config: the queue configuration, as YAML text; empty: the gateway's default.
+    :param callbacks: what to call; see :class:`Callbacks`.
+    :param credentials: of the channel; None: plain text.
+    :param metadata: sent with every call (a token, say).
+    """
+
+    def __init__(
+        self,
+        address: str,
+        rm_id: str,
+        *,
+        config: str = "",
+        version: str = "",
+        policy_group: str = "",
+        build_info: Mapping[str, str] | None = None,
+        extra_config: Mapping[str, str] | None = None,
+        callbacks: Callbacks | None = None,
+        settings: ClientSettings | None = None,
+        clock: Clock | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Metadata = (),
+    ) -> None:
+        self.rm_id = rm_id
+        self.metrics = ClientMetrics()
+        self._registration = si.RegisterResourceManagerRequest(
+            rmID=rm_id,
+            version=version,
+            policyGroup=policy_group,
+            buildInfo=build_info,
+            config=config,
+            extraConfig=extra_config,
+        )
+        self._callbacks = callbacks or Callbacks()
+        self._settings = settings or ClientSettings()
+        self._clock = clock or SystemClock()
+        self._metadata: Metadata = ((RM_ID_METADATA, rm_id), *metadata)
+        self._channel = _channel(address, credentials, self._settings)
+        self._sequences = Sequences()
+        self._allocations = self._stream("allocation", "UpdateAllocation", si.AllocationResponse, self._on_allocation)
+        self._applications = self._stream(
+            "application", "UpdateApplication", si.ApplicationResponse, self._on_application
+        )
+        self._nodes = self._stream("node", "UpdateNode", si.NodeResponse, self._on_node)
+        self._streams: tuple[RmStream[Any], ...] = (self._nodes, self._applications, self._allocations)
+        self._register_lock = asyncio.Lock()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._recovery: asyncio.Task[None] | None = None
+        self._stream_tasks: set[asyncio.Task[None]] = set()
+        self._unknown = ""  # the gateway's words, while it does not know the RM
+        self._failure: ClientError | None = None
+        self._finished = asyncio.Event()
+        self._closed = False
+
+    async def __aenter__(self) -> RmClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- registration and life -----------------------------------------------------------------------------------
+
+    async def register(self) -> None:
+        """Registers the RM and opens the three streams. Again: the scheduler starts afresh, and so does this client.
+
+        Tries for ``register_timeout_s`` while no gateway answers. Not to be called from a stream's callback (it would
+        wait for itself); from ``on_reregister_needed`` it is.
+
+        Raises: RegistrationFailed, RegistrationRejected, ClientClosed.
+        """
+        if asyncio.current_task() in self._stream_tasks:
+            raise ClientError("register() called from a stream's callback; use on_reregister_needed, or a task")
+        async with self._register_lock:
+            self._must_be_open()
+            await self._stop_streams()
+            await self._call_register()
+            self._sequences.restart()
+            self._start_streams()
+
+    async def attach(self) -> None:
+        """Opens the streams of an RM that is registered already (by a member of its HA pair, say).
+
+        Responses begin where the RM's streams left off. Raises: ClientClosed.
+        """
+        async with self._register_lock:
+            self._must_be_open()
+            await self._stop_streams()
+            self._start_streams()
+
+    async def wait(self) -> None:
+        """Returns when the client is closed. Raises what ended it: StreamRefused, CallbackFailed, RegistrationRejected,
+        ReregistrationNeeded (when there is no callback for it).
+        """
+        await self._finished.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Writes what waits, half-closes the streams, and closes the channel. Bounded by ``close_timeout_s``."""
+        if self._closed:
+            return
+        self._closed = True
+        for stream in self._streams:
+            stream.close()
+        if self._supervisor is not None:
+            await asyncio.wait({self._supervisor}, timeout=self._settings.close_timeout_s)
+        await self._stop_streams()
+        if self._recovery is not None and self._recovery is not asyncio.current_task():
+            await _cancel(self._recovery)
+        await self._channel.close()
+        self._finish(None)
+
+    # ---- sending -------------------------------------------------------------------------------------------------
+
+    async def send_nodes(self, nodes: Sequence[si.NodeInfo]) -> None:
+        """Nodes to create, update, drain or decommission. Creations are answered through on_node."""
+        message = si.NodeRequest(nodes=nodes, rmID=self.rm_id)
+        await self._send(self._nodes, message, [item.nodeID for item in nodes if item.action in _CREATIONS])
+
+    async def send_applications(
+        self, new: Sequence[si.AddApplicationRequest] = (), remove: Sequence[si.RemoveApplicationRequest] = ()
+    ) -> None:
+        """Applications to add and to remove. Additions are answered through on_application.
+
+        Send an application's asks after it was accepted: the streams are independent of each other.
+        """
+        message = si.ApplicationRequest(new=new, remove=remove, rmID=self.rm_id)
+        await self._send(self._applications, message, [item.applicationID for item in new])
+
+    async def send_asks(self, asks: Sequence[si.Allocation | si.AllocationAsk]) -> None:
+        """Asks, in either generation's words; also existing allocations (with a nodeID)."""
+        message = si.AllocationRequest(
+            rmID=self.rm_id,
+            asks=[item for item in asks if isinstance(item, si.AllocationAsk)],
+            allocations=[item for item in asks if isinstance(item, si.Allocation)],
+        )
+        await self._send(self._allocations, message, [(item.applicationID, item.allocationKey) for item in asks])
+
+    async def send_releases(
+        self, allocations: Sequence[si.AllocationRelease] = (), asks: Sequence[si.AllocationAskRelease] = ()
+    ) -> None:
+        """Allocations to end, asks to take back."""
+        releases = si.AllocationReleasesRequest(allocationsToRelease=allocations, allocationAsksToRelease=asks)
+        await self._send(self._allocations, si.AllocationRequest(rmID=self.rm_id, releases=releases), ())
+
+    async def nodes_answered(self) -> None:
+        """Returns when every created node is accepted or rejected. Bound it with asyncio.timeout."""
+        await self._nodes.all_answered()
+
+    async def applications_answered(self) -> None:
+        """Returns when every added application is accepted or rejected. Bound it with asyncio.timeout."""
+        await self._applications.all_answered()
+
+    def unanswered_asks(self) -> int:
+        """Asks that are neither allocated nor rejected."""
+        return self._allocations.journal.unanswered
+
+    def missing_sequences(self) -> list[int]:
+        """Response numbers that no stream has brought (yet); a registration's own number stays missing."""
+        return self._sequences.missing()
+
+    def last_sequence(self, stream: Literal["allocation", "application", "node"]) -> int:
+        """The last response number processed on a stream."""
+        return self._sequences.last(stream)
+
+    # ---- responses -----------------------------------------------------------------------------------------------
+
+    async def _on_allocation(self, response: si.AllocationResponse) -> None:
+        numbered, answered, calls = response.responseSequence > 0, self._allocations.answered, self._callbacks
+        # An allocation or a refusal is never kept back, not even a second one: it would be a defect worth seeing.
+        for item in response.new:
+            answered((item.applicationID, item.allocationKey), numbered=numbered)
+        rejections = [
+            Rejection(item.allocationKey, item.applicationID, item.reason, previous)
+            for previous, items in ((True, response.rejected), (False, response.rejectedAllocations))
+            for item in items
+        ]
+        for rejection in rejections:
+            answered((rejection.application_id, rejection.allocation_key), numbered=numbered)
+        if response.new and calls.on_allocated:
+            await _settle(calls.on_allocated(response.new))
+        if response.released and calls.on_released:
+            await _settle(calls.on_released(response.released))
+        if response.releasedAsks and calls.on_released_asks:
+            await _settle(calls.on_released_asks(response.releasedAsks))
+        if rejections and calls.on_rejected_allocation:
+            await _settle(calls.on_rejected_allocation(rejections))
+
+    async def _on_application(self, response: si.ApplicationResponse) -> None:
+        numbered = response.responseSequence > 0
+        accepted = [i for i in response.accepted if self._first(self._applications, i.applicationID, numbered)]
+        rejected = [i for i in response.rejected if self._first(self._applications, i.applicationID, numbered)]
+        if self._callbacks.on_application and (accepted or rejected or response.updated):
+            await _settle(self._callbacks.on_application(accepted, rejected, response.updated))
+
+    async def _on_node(self, response: si.NodeResponse) -> None:
+        numbered = response.responseSequence > 0
+        accepted = [item for item in response.accepted if self._first(self._nodes, item.nodeID, numbered)]
+        rejected = [item for item in response.rejected if self._first(self._nodes, item.nodeID, numbered)]
+        if self._callbacks.on_node and (accepted or rejected):
+            await _settle(self._callbacks.on_node(accepted, rejected))
+
+    def _first(self, stream: RmStream[Any], key: str, numbered: bool) -> bool:
+        if stream.answered(key, numbered=numbered):
+            return True
+        self.metrics.answers_dropped_as_repeated += 1
+        return False
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _stream(self, name: str, method: str, response: Any, handler: Any) -> RmStream[Any]:
+        make_call: Any = self._channel.stream_stream(_SERVICE + method, response_deserializer=response.FromString)
+
+        def open_call(metadata: Metadata) -> Any:
+            return make_call(metadata=grpc.aio.Metadata(*self._metadata, *metadata))
+
+        async def deliver(item: Any) -> None:
+            try:
+                await handler(item)
+            except Exception as error:
+                raise CallbackFailed(f"a callback of the {name} stream raised {type(error).__name__}") from error
+
+        settings = self._settings
+        backoff = Backoff(
+            settings.backoff_min_ms, settings.backoff_max_ms, self._clock, seed=_seed(settings.backoff_seed, name)
+        )
+        return RmStream(
+            name, open_call, deliver, self._indicate, self._sequences, settings, self.metrics, self._clock, backoff
+        )
+
+    async def _indicate(self, stream: str, opened: bool) -> None:
+        if self._callbacks.on_stream:
+            await _settle(self._callbacks.on_stream(stream, opened))
+
+    async def _send(self, stream: RmStream[Any], message: Any, keys: Iterable[Any]) -> None:
+        self._must_be_open()
+        if self._unknown:
+            raise ReregistrationNeeded(self._unknown)
+        if self._supervisor is None:
+            raise ClientClosed("the streams are not open: register() comes first")
+        await stream.send(message.SerializeToString(), keys)
+
+    async def _call_register(self) -> None:
+        call = self._channel.unary_unary(
+            f"{_SERVICE}RegisterResourceManager",
+            request_serializer=si.RegisterResourceManagerRequest.SerializeToString,
+            response_deserializer=si.RegisterResourceManagerResponse.FromString,
+        )
+        settings, deadline = self._settings, self._clock.monotonic() + self._settings.register_timeout_s
+        backoff = Backoff(
+            settings.backoff_min_ms, settings.backoff_max_ms, self._clock, seed=_seed(settings.backoff_seed, "register")
+        )
+        while True:
+            left_s = deadline - self._clock.monotonic()
+            try:
+                await call(self._registration, timeout=max(left_s, 0.001), metadata=grpc.aio.Metadata(*self._metadata))
+            except grpc.aio.AioRpcError as error:
+                code, details = error.code(), error.details() or ""
+                if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise RegistrationFailed(f"no answer within {settings.register_timeout_s} s: {details}") from error
+                if code not in _TRY_AGAIN:
+                    raise RegistrationRejected(code, details) from error
+                wait_s = backoff.failed()
+                if self._clock.monotonic() + wait_s >= deadline:
+                    raise RegistrationFailed(f"{code.name} for {settings.register_timeout_s} s: {details}") from error
+                await asyncio.sleep(wait_s)
+            else:
+                self.metrics.registrations += 1
+                return
+
+    def _start_streams(self) -> None:
+        self._unknown = ""
+        for stream in self._streams:
+            stream.begin()
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"muster client {self.rm_id}")
+
+    async def _stop_streams(self) -> None:
+        if self._supervisor is not None:
+            await _cancel(self._supervisor)
+            self._supervisor = None
+
+    async def _supervise(self) -> None:
+        tasks = {asyncio.create_task(stream.run(), name=f"muster {stream.name} stream") for stream in self._streams}
+        self._stream_tasks = tasks
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                await _cancel(task)
+        failure = next((task.exception() for task in done if task.exception()), None)
+        if isinstance(failure, ReregistrationNeeded) and not self._closed:
+            self._unknown = str(failure)
+            log.warning("the gateway does not know the RM", rm=self.rm_id, details=self._unknown)
+            self._recovery = asyncio.create_task(self._recover(failure), name=f"muster client {self.rm_id} recovery")
+        elif isinstance(failure, ClientError):
+            self._finish(failure)
+        elif failure is not None:
+            self._finish(ClientError(f"the client failed: {type(failure).__name__}: {failure}"), failure)
+        for stream in self._streams:
+            stream.end(failure if isinstance(failure, ClientError) else ClientClosed("the client is closed"))
+
+    async def _recover(self, needed: ReregistrationNeeded) -> None:
+        """What the settings say about an RM that the gateway does not know (any more)."""
+        try:
+            if self._settings.reregister == "automatic":
+                while True:
+                    try:
+                        await self.register()
+                        break
+                    except RegistrationFailed as error:
+                        log.warning("registration not answered", rm=self.rm_id, error=str(error))
+                if self._callbacks.on_registered:
+                    await _settle(self._callbacks.on_registered())
+            elif self._callbacks.on_reregister_needed:
+                await _settle(self._callbacks.on_reregister_needed(self._unknown))
+            else:
+                raise needed
+        except ClientError as error:
+            self._finish(error)
+        except Exception as error:
+            self._finish(CallbackFailed(f"a callback for a new registration raised {type(error).__name__}"), error)
+
+    def _finish(self, failure: ClientError | None, cause: BaseException | None = None) -> None:
+        if self._finished.is_set():
+            return
+        if failure is not None:
+            failure.__cause__ = cause or failure.__cause__
+            self._failure = failure
+        for stream in self._streams:
+            stream.end(self._failure or ClientClosed("the client is closed"))
+        self._finished.set()
+
+    def _must_be_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise ClientClosed("the client is closed")
+
+
+async def _settle(result: Result) -> None:
+    if inspect.isawaitable(result):
+        await result
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await task
+
+
+def _seed(seed: int | None, name: str) -> int | None:
+    """A seed of its own for each user of jitter, the same in every run."""
+    return None if seed is None else seed * 31 + sum(name.encode())
+
+
+def _channel(address: str, credentials: grpc.ChannelCredentials | None, settings: ClientSettings) -> grpc.aio.Channel:
+    options = [
+        # gRPC's own waits before it connects again grow to two minutes; the streams' backoff is the one that counts.
+        ("grpc.initial_reconnect_backoff_ms", settings.backoff_min_ms),
+        ("grpc.min_reconnect_backoff_ms", settings.backoff_min_ms),
+        ("grpc.max_reconnect_backoff_ms", settings.backoff_max_ms),
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", -1),  # the gateway's limit is the one that counts
+    ]
+    if credentials is not None:
+        return grpc.aio.secure_channel(address, credentials, options)
+    return grpc.aio.insecure_channel(address, options)

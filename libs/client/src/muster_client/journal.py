@@ -1,0 +1,155 @@
+"""What one stream has been given to send: the unsent, the perhaps not taken, and the unanswered.
+
+The words:
+
+sent
+    written to the gRPC stream. It may be lost with the stream.
+taken
+    on the log: durable. Nobody says so; a numbered answer to an item proves it for the item's message and for every
+    message before it on the same stream, because the order is kept from the stream to the log.
+answered
+    an answer to the item itself has come.
+
+After a lost stream everything that is not known to be taken is sent again, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+_KEYS_KEPT = 1_000_000  # asks may stay pending for ever; beyond this the oldest no longer serve as proof
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message.
+
+    :param index: its place in the stream's order, over reconnections.
+    :param payload: serialised: what the caller does with its message later changes nothing.
+    :param keys: of the items that get an answer.
+    :param sent_at: monotonic seconds of the last sending.
+    """
+
+    index: int
+    payload: bytes
+    keys: tuple[Hashable, ...]
+    sent_at: float = 0.0
+    times_sent: int = 0
+
+
+class Journal:
+    """See the module's words. Not shared between tasks of different event loops.
+
+    :param messages: how many sent messages are kept.
+    :param size_bytes: how many bytes of them.
+    :param window_s: a message sent longer ago counts as taken.
+    """
+
+    def __init__(self, messages: int, size_bytes: int, window_s: float) -> None:
+        self._limit_messages, self._limit_bytes, self._window_s = messages, size_bytes, window_s
+        self._next_index = 0
+        self._unsent: deque[Entry] = deque()
+        self._sent: deque[Entry] = deque()
+        self._sent_bytes = 0
+        self._unanswered: OrderedDict[Hashable, int] = OrderedDict()  # key → index of its first message
+        self._repeated: OrderedDict[Hashable, None] = OrderedDict()  # keys that were sent more than once
+
+    @property
+    def unsent(self) -> int:
+        """Messages that wait for the network."""
+        return len(self._unsent)
+
+    @property
+    def kept(self) -> int:
+        """Messages sent and not known to be taken."""
+        return len(self._sent)
+
+    @property
+    def unanswered(self) -> int:
+        """Items sent, or to be sent, that have no answer."""
+        return len(self._unanswered)
+
+    def is_unanswered(self, key: Hashable) -> bool:
+        return key in self._unanswered
+
+    def append(self, payload: bytes, keys: Iterable[Hashable]) -> Entry:
+        """Puts a message at the end of the order."""
+        entry = Entry(self._next_index, payload, tuple(keys))
+        self._next_index += 1
+        self._unsent.append(entry)
+        for key in entry.keys:
+            self._unanswered.setdefault(key, entry.index)
+        while len(self._unanswered) > _KEYS_KEPT:
+            self._unanswered.popitem(last=False)
+        return entry
+
+    def first_unsent(self) -> Entry | None:
+        return self._unsent[0] if self._unsent else None
+
+    def has_room(self, now: float) -> bool:
+        """Whether one more message may be sent and kept. Needing space, forgets what is older than the window."""
+        while self._is_full() and self._sent and now - self._sent[0].sent_at >= self._window_s:
+            self._sent_bytes -= len(self._sent.popleft().payload)
+        return not self._is_full()
+
+    def room_in_s(self, now: float) -> float:
+        """When the oldest kept message leaves its window, seconds from now; 0 when there is room."""
+        return max(0.0, self._sent[0].sent_at + self._window_s - now) if self._is_full() and self._sent else 0.0
+
+    def sent(self, entry: Entry, now: float) -> None:
+        """The message, first of the unsent when its writing began, was written."""
+        if not self._unsent or self._unsent[0] is not entry:
+            return  # proven as taken meanwhile, by an answer to its first sending
+        self._unsent.popleft()
+        entry.sent_at = now
+        entry.times_sent += 1
+        self._sent.append(entry)
+        self._sent_bytes += len(entry.payload)
+
+    def lost(self) -> int:
+        """The stream is lost: what may not have been taken is unsent again. Gives how many messages that are."""
+        for entry in self._sent:
+            for key in entry.keys:
+                self._repeated[key] = None
+        while len(self._repeated) > _KEYS_KEPT:
+            self._repeated.popitem(last=False)
+        count = len(self._sent)
+        self._unsent.extendleft(reversed(self._sent))
+        self._sent.clear()
+        self._sent_bytes = 0
+        return count
+
+    def answered(self, key: Hashable, *, numbered: bool) -> bool:
+        """An answer for the item has come. False: it is a second one, caused by the second sending; keep it back.
+
+        :param numbered: a response with a number comes from the log, and so proves that the message was taken; an
+            unnumbered one (admission) proves nothing about messages before it.
+        """
+        index = self._unanswered.pop(key, None)
+        if index is None:
+            if key in self._repeated:
+                del self._repeated[key]
+                return False
+            return True
+        if numbered:
+            self._taken(index)
+        return True
+
+    def clear(self) -> None:
+        """A registration: nothing sent before it counts any more."""
+        self._unsent.clear()
+        self._sent.clear()
+        self._sent_bytes = 0
+        self._unanswered.clear()
+        self._repeated.clear()
+
+    def _taken(self, index: int) -> None:
+        while self._sent and self._sent[0].index <= index:
+            self._sent_bytes -= len(self._sent.popleft().payload)
+        while not self._sent and self._unsent and self._unsent[0].times_sent and self._unsent[0].index <= index:
+            self._unsent.popleft()  # about to be sent again, and no longer needed
+
+    def _is_full(self) -> bool:
+        return len(self._sent) >= self._limit_messages or self._sent_bytes >= self._limit_bytes

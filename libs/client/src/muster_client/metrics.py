@@ -1,0 +1,20 @@
+"""What the client counts. Plain numbers: an RM decides itself which metrics system gets them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ClientMetrics:
+    """Counts since the client was made. All of them only grow."""
+
+    messages_sent: int = 0
+    messages_sent_again: int = 0
+    responses_received: int = 0
+    responses_dropped_as_duplicate: int = 0
+    answers_dropped_as_repeated: int = 0  # second answers to items that were sent again
+    streams_opened: int = 0
+    streams_lost: int = 0
+    registrations: int = 0
+    sequence_numbers_missing: int = 0  # seen as missing at some time; they may have come since

@@ -1,0 +1,45 @@
+"""The client's settings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ClientSettings(BaseModel):
+    """How an RmClient behaves. The reason for each number stands beside it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    register_timeout_s: float = Field(
+        default=30.0, gt=0, description="Until a registration must be answered, tries included."
+    )
+    backoff_min_ms: int = Field(
+        default=50, ge=1, description="First wait before a reconnection: a gateway's restart takes about a second."
+    )
+    backoff_max_ms: int = Field(
+        default=2_000, ge=1, description="Longest wait: a gateway that is back is found within two seconds."
+    )
+    backoff_seed: int | None = Field(default=None, description="Of the backoff's jitter; unset: from the system.")
+    unsent_messages: int = Field(
+        default=64, ge=1, description="Messages that a stream keeps for the network before send waits."
+    )
+    journal_messages: int = Field(
+        default=10_000, ge=1, description="Sent messages per stream that are kept to be sent again."
+    )
+    journal_bytes: int = Field(default=64 << 20, ge=1, description="Their size; whichever limit is reached first.")
+    resend_window_s: float = Field(
+        default=60.0, gt=0, description="After this time a sent message counts as taken when the journal needs room."
+    )
+    fruitless_attempts: int = Field(
+        default=10,
+        ge=1,
+        description="Reconnections without a response between them before a status that may pass (INTERNAL, UNKNOWN, "
+        "RESOURCE_EXHAUSTED) counts as final. UNAVAILABLE never does.",
+    )
+    close_timeout_s: float = Field(default=5.0, gt=0, description="For the gateway to end the half-closed streams.")
+    max_message_bytes: int = Field(default=64 << 20, ge=1 << 10, description="Largest response taken.")
+    reregister: Literal["callback", "automatic"] = Field(
+        default="callback", description="What to do when the gateway does not know the RM: say so, or register again."
+    )

@@ -1,0 +1,275 @@
+"""One of the RM's three streams: open, write, read, and open again.
+
+Its life, as a table:
+
+| state | what happens | next |
+|---|---|---|
+| opening | the call is made, with rmID and resume position | open, lost |
+| open | the writer empties the journal, the reader gives responses to the client | lost, refused, unknown, closed |
+| lost | the journal is rewound; a backoff | opening |
+| refused | a status that another try does not cure: StreamRefused ends the client | – |
+| unknown | FAILED_PRECONDITION: ReregistrationNeeded goes to the client | – |
+| closed | the RM closed: half-close, then the gateway's end | – |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+from muster_bus.clock import Clock
+
+from muster_client.backoff import Backoff
+from muster_client.errors import ClientClosed, ClientError, ReregistrationNeeded, StreamRefused
+from muster_client.journal import Journal
+from muster_client.metrics import ClientMetrics
+from muster_client.sequences import Sequences
+from muster_client.settings import ClientSettings
+
+log = structlog.get_logger(__name__)
+
+RESUME_METADATA = "muster-resume-after"  # the last responseSequence processed on this stream
+
+_Code = grpc.StatusCode
+_HOPELESS = frozenset(
+    {
+        _Code.INVALID_ARGUMENT,
+        _Code.NOT_FOUND,
+        _Code.PERMISSION_DENIED,
+        _Code.UNAUTHENTICATED,
+        _Code.UNIMPLEMENTED,
+        _Code.OUT_OF_RANGE,
+        _Code.DATA_LOSS,
+    }
+)
+_SUSPECT = frozenset({_Code.INTERNAL, _Code.UNKNOWN, _Code.RESOURCE_EXHAUSTED, _Code.ALREADY_EXISTS})
+
+
+class Response(Protocol):
+    """What the three responses have in common."""
+
+    @property
+    def responseSequence(self) -> int: ...  # noqa: N802 - the field's name on the wire
+
+
+R = TypeVar("R", bound=Response)
+Metadata = tuple[tuple[str, str], ...]
+
+
+class _Lost(Exception):
+    """The connection's end, whatever it was."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self.code, self.details = code, details
+
+
+class RmStream(Generic[R]):
+    """A stream that outlives its connections.
+
+    :param name: allocation, application or node.
+    :param open_call: makes the gRPC call with the given metadata; requests are bytes.
+    :param deliver: takes a response to the callbacks; returns when they have processed it.
+    :param indicate: told when the stream is opened (True) and lost (False).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_call: Callable[[Metadata], Any],
+        deliver: Callable[[R], Awaitable[None]],
+        indicate: Callable[[str, bool], Awaitable[None]],
+        sequences: Sequences,
+        settings: ClientSettings,
+        metrics: ClientMetrics,
+        clock: Clock,
+        backoff: Backoff,
+    ) -> None:
+        self.name = name
+        self.journal = Journal(settings.journal_messages, settings.journal_bytes, settings.resend_window_s)
+        self._open_call, self._deliver, self._indicate = open_call, deliver, indicate
+        self._sequences, self._settings, self._metrics, self._clock = sequences, settings, metrics, clock
+        self._backoff = backoff
+        self._changed = asyncio.Event()  # the writer has something to do
+        self._room = asyncio.Event()  # send may have room again
+        self._answer = asyncio.Event()  # something was answered
+        self._closing = asyncio.Event()
+        self._ended: ClientError | None = None
+        self._generation = 0  # of registrations: what waits during one belongs to the one before
+        self._opened_before = False
+        self._fruitless = 0  # losses in a row without a response between them
+
+    async def send(self, payload: bytes, keys: Iterable[Hashable]) -> None:
+        """Puts a message into the stream's order; waits while the network or the journal has no room.
+
+        Raises: ClientClosed; ReregistrationNeeded when a new registration made the message void while it waited.
+        """
+        generation = self._generation
+        while True:
+            self._must_be_usable(generation)
+            now = self._clock.monotonic()
+            if self.journal.unsent < self._settings.unsent_messages and self.journal.has_room(now):
+                break
+            self._room.clear()
+            with contextlib.suppress(TimeoutError):  # room also comes with time alone: see Journal.has_room
+                await asyncio.wait_for(self._room.wait(), timeout=self.journal.room_in_s(now) + 1.0)
+        self.journal.append(payload, keys)
+        self._changed.set()
+
+    async def all_answered(self) -> None:
+        """Returns when every answerable item given to this stream has its answer. Raises: as send."""
+        generation = self._generation
+        while self.journal.unanswered:
+            self._must_be_usable(generation)
+            self._answer.clear()
+            await self._answer.wait()
+        self._must_be_usable(generation)
+
+    def answered(self, key: Hashable, *, numbered: bool) -> bool:
+        """See :meth:`Journal.answered`."""
+        return self.journal.answered(key, numbered=numbered)
+
+    def begin(self) -> None:
+        """A registration: nothing from before counts."""
+        self.journal.clear()
+        self._opened_before = self._sequences.last(self.name) > 0
+        self._fruitless = 0
+        self._ended = None
+        self._generation += 1
+        self._wake()
+
+    def close(self) -> None:
+        """Half-closes the stream once the journal is written; ``run`` then returns."""
+        self._closing.set()
+        self._changed.set()
+
+    def end(self, error: ClientError) -> None:
+        """Nothing more will happen here (until the next registration): whoever waits gets the error."""
+        self._ended = error
+        self._wake()
+
+    async def run(self) -> None:
+        """Keeps the stream open until it is closed.
+
+        Raises: StreamRefused, ReregistrationNeeded, and what the callbacks made of a response (CallbackFailed).
+        """
+        while True:
+            # 1. open and use the connection until it ends
+            self._backoff.started()
+            try:
+                await self._connection()
+            except _Lost as lost:
+                ending = lost
+            else:
+                return
+            # 2. decide whether another try makes sense
+            if self._closing.is_set():
+                return
+            self._metrics.streams_lost += 1
+            self._raise_if_final(ending)
+            # 3. wait, then rewind what may be lost
+            wait_s = self._backoff.failed()
+            again = self.journal.lost()
+            self._metrics.messages_sent_again += again
+            log.info("stream lost", stream=self.name, status=str(ending), again=again, wait_s=round(wait_s, 3))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), timeout=wait_s)
+
+    async def _connection(self) -> None:
+        call = self._open_call(self._metadata())
+        self._metrics.streams_opened += 1
+        self._opened_before = True
+        writer = asyncio.create_task(self._write(call), name=f"muster {self.name} writer")
+        try:
+            await self._read(call)
+        finally:
+            writer.cancel()
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await writer
+
+    def _metadata(self) -> Metadata:
+        # Without a position the gateway begins where the RM's stream left off, which after a registration is there.
+        last = self._sequences.last(self.name)
+        return ((RESUME_METADATA, str(last)),) if self._opened_before else ()
+
+    async def _write(self, call: Any) -> None:
+        try:
+            while True:
+                entry = self.journal.first_unsent()
+                if entry is not None:
+                    await call.write(entry.payload)
+                    self.journal.sent(entry, self._clock.monotonic())
+                    self._metrics.messages_sent += 1
+                    self._room.set()
+                elif self._closing.is_set():
+                    await call.done_writing()
+                    return
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            return  # the connection is over; the reader says why
+
+    async def _read(self, call: Any) -> None:
+        opened = False
+        try:
+            await call.initial_metadata()
+            opened = not call.done()
+            if opened:
+                await self._indicate(self.name, True)
+            while (response := await call.read()) is not grpc.aio.EOF:
+                await self._take(response)
+            code, details = await call.code(), await call.details()
+        except grpc.aio.AioRpcError as error:
+            code, details = error.code(), error.details() or ""
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not call.done() or (task is not None and task.cancelling()):
+                raise
+            code, details = _Code.CANCELLED, "cancelled by the gateway"  # grpc.aio gives that status as CancelledError
+        if opened:
+            await self._indicate(self.name, False)
+        if code is _Code.OK and self._closing.is_set():
+            return
+        raise _Lost(code, details)
+
+    async def _take(self, response: R) -> None:
+        self._metrics.responses_received += 1
+        self._fruitless = 0
+        sequence = response.responseSequence
+        if self._sequences.is_duplicate(self.name, sequence):
+            self._metrics.responses_dropped_as_duplicate += 1
+            return
+        await self._deliver(response)
+        self._sequences.processed(self.name, sequence)
+        self._answer.set()
+        self._room.set()
+
+    def _raise_if_final(self, lost: _Lost) -> None:
+        if lost.code is _Code.FAILED_PRECONDITION:
+            raise ReregistrationNeeded(lost.details)
+        if lost.code in _HOPELESS:
+            raise StreamRefused(self.name, lost.code, lost.details)
+        if lost.code in _SUSPECT:
+            self._fruitless += 1
+            if self._fruitless >= self._settings.fruitless_attempts:
+                raise StreamRefused(self.name, lost.code, lost.details)
+
+    def _must_be_usable(self, generation: int) -> None:
+        if self._ended is not None:
+            raise self._ended
+        if self._closing.is_set():
+            raise ClientClosed(f"the {self.name} stream is closed")
+        if generation != self._generation:
+            raise ReregistrationNeeded("the RM was registered again meanwhile; report its state anew")
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._room.set()
+        self._answer.set()

@@ -4,12 +4,15 @@
   x LogError                the log, or the way to it
     - LogUnavailable        not reachable now; try again with backoff
     - TopicMismatch         a topic exists, but not as this configuration needs it; a person must decide
+    - LogIncompatible       the log was written by another version or another program; a person must decide
     - RecordTooLarge        the record is over the log's limit; never retried
+    - BadRecord             no log takes it: unknown topic or partition, no key where one is needed; never retried
     - OffsetGone            the asked offset was deleted by retention; carries what still exists
     - LogClosed             used after close
   x Fenced                  another owner took the partition over: drop all in-memory state and start again, or end
   x TransactionFailed       the outcome of a commit is unknown or negative: in-memory state is ahead of the log, drop it
     - TransactionTimeout    no answer before the deadline
+  x MachineFailed           a partition's machine fails again and again, and no single input record is to blame
   x CodecError              bytes that are not what their topic promises; the record goes to the dead letters
 """
 
@@ -30,6 +33,14 @@ class LogUnavailable(LogError):
 
 class TopicMismatch(LogError):
     """A topic exists with other partitions or cleanup than configured."""
+
+
+class LogIncompatible(LogError):
+    """Written by another version of Muster, or not a log of Muster at all. Nothing was changed."""
+
+
+class BadRecord(LogError):
+    """A record that no log takes. A defect of the caller."""
 
 
 class RecordTooLarge(LogError):
@@ -72,6 +83,10 @@ class TransactionFailed(BusError):
 
 class TransactionTimeout(TransactionFailed):
     """A commit had no answer before its deadline."""
+
+
+class MachineFailed(BusError):
+    """A machine failed repeatedly without progress; carries the last failure as its cause."""
 
 
 class CodecError(BusError):

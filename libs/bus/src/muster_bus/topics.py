@@ -90,19 +90,19 @@ class Topics:
         )
 
     def partition_of(self, rm_id: str) -> int:
-        """The partition of everything that concerns an RM; the same as Kafka's default partitioner gives for the key."""
+        """The partition of everything that concerns an RM: what Kafka's default partitioner gives for the key."""
         return (_murmur2(rm_id.encode()) & 0x7FFFFFFF) % self.partitions
 
 
 # Headers of si.events.v1.
-HEADER_EVENT_ID = "id"              # decimal, from 0, gap-free per RM
+HEADER_EVENT_ID = "id"  # decimal, from 0, gap-free per RM
 HEADER_RM_ID = "rm"
-HEADER_INSTANCE = "instance"        # the RM's InstanceUUID
-HEADER_TRACKING = "tracking"        # b"1": for history, REST and streams; b"0": for the shim only (seed 002, shim events)
+HEADER_INSTANCE = "instance"  # the RM's InstanceUUID
+HEADER_TRACKING = "tracking"  # b"1": for history, REST and streams; b"0": for the shim only (seed 002)
 
 # Headers of si.dead-letters.v1.
-HEADER_ERROR = "error"              # one sentence; never the record's content
-HEADER_ORIGIN = "origin"            # topic/partition/offset
+HEADER_ERROR = "error"  # one sentence; never the record's content
+HEADER_ORIGIN = "origin"  # topic/partition/offset
 
 
 def state_key(rm_id: str, kind: str, *parts: str) -> bytes:

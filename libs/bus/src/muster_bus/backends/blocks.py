@@ -1,0 +1,102 @@
+"""Blocks: how the embedded log keeps records in its file.
+
+A block is up to :data:`MAX_RECORDS` consecutive records of one partition in one row. One row per record would cost a
+hand-over of the interpreter's lock per record between the writer's thread and the event loop; a block costs one.
+
+The body is five columns in MessagePack: offsets and timestamps (differences from the block's own; None for "all in a
+row" and "all the same"), keys, values, headers (None for "none has any"). From :data:`COMPRESS_BYTES` on it is
+deflated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from muster_bus.log import Headers, Record
+
+MAX_RECORDS = 1000  # a reader with a small appetite decodes this many at most for nothing
+MAX_BYTES = 1 << 18  # the same in bytes; a larger record is a block of its own
+COMPRESS_BYTES = 2048  # below, the thread switch costs more than the bytes
+_LEVEL = 1  # 5-7 times smaller for scheduler records; higher levels give little and cost twice the time
+
+PLAIN, DEFLATED = 0, 1
+
+_Columns = tuple[
+    list[int] | None,
+    list[int] | None,
+    list[bytes | None],
+    list[bytes | None],
+    list[Headers] | None,
+]
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Columns)
+
+
+class Block(NamedTuple):
+    """One row: the records from ``first_offset`` up to, not including, ``next_offset`` (perhaps with holes)."""
+
+    first_offset: int
+    next_offset: int
+    timestamp_ms: int  # of the newest record
+    codec: int
+    body: bytes
+
+
+def encode_run(
+    first_offset: int,
+    timestamp_ms: int,
+    keys: list[bytes | None],
+    values: list[bytes | None],
+    headers: list[Headers],
+) -> Block:
+    """A block of records that follow each other without holes and were appended at one time."""
+    columns = (None, None, keys, values, headers if any(headers) else None)
+    return Block(first_offset, first_offset + len(keys), timestamp_ms, *_pack(columns))
+
+
+def encode_records(records: Sequence[Record], next_offset: int) -> Block:
+    """A block of any records in offset order, which covers all offsets up to ``next_offset``."""
+    first = records[0].offset
+    newest_ms = max(record.timestamp_ms for record in records)
+    headers = [record.headers for record in records]
+    columns = (
+        [record.offset - first for record in records],
+        [record.timestamp_ms - newest_ms for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+        headers if any(headers) else None,
+    )
+    return Block(first, next_offset, newest_ms, *_pack(columns))
+
+
+def decode(topic: str, partition: int, block: Block) -> list[Record]:
+    """The records of a block. Raises ValueError for a body that is not one."""
+    try:
+        body = zlib.decompress(block.body) if block.codec == DEFLATED else block.body
+        offsets, timestamps, keys, values, headers = _decoder.decode(body)
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise ValueError(f"block {block.first_offset} of {topic}[{partition}] is damaged: {error}") from error
+    first, ms = block.first_offset, block.timestamp_ms
+    count = len(keys)
+    return [
+        Record(topic, partition, first + offset, ms + age, key, value, header)
+        for offset, age, key, value, header in zip(
+            offsets if offsets is not None else range(count),
+            timestamps if timestamps is not None else (0,) * count,
+            keys,
+            values,
+            headers if headers is not None else ((),) * count,
+            strict=True,
+        )
+    ]
+
+
+def _pack(columns: object) -> tuple[int, bytes]:
+    body = _encoder.encode(columns)
+    if len(body) < COMPRESS_BYTES:
+        return PLAIN, body
+    return DEFLATED, zlib.compress(body, _LEVEL)

@@ -1,0 +1,60 @@
+"""What every backend demands of a record before it takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster_bus.errors import BadRecord, RecordTooLarge
+from muster_bus.log import OutRecord
+from muster_bus.topics import TopicSpec
+
+# Framing that Kafka adds to a record alone in its batch: 61 bytes of batch header, up to 21 of record header.
+RECORD_OVERHEAD_BYTES = 96
+HEADER_OVERHEAD_BYTES = 10
+
+
+def size_of(record: OutRecord) -> int:
+    """Bytes that the record counts for: content and an upper bound of the framing."""
+    key, value = record.key, record.value
+    size = RECORD_OVERHEAD_BYTES
+    # Types are checked here, at the door: a str would be stored and come back as something else, or not at all.
+    if key is not None:
+        if type(key) is not bytes:
+            raise BadRecord(f"key of a record for {record.topic} is {type(key).__name__}, bytes or None expected")
+        size += len(key)
+    if value is not None:
+        if type(value) is not bytes:
+            raise BadRecord(f"value of a record for {record.topic} is {type(value).__name__}, bytes or None expected")
+        size += len(value)
+    for name, content in record.headers:
+        if type(name) is not str or type(content) is not bytes:
+            raise BadRecord(f"header {name!r} of a record for {record.topic}: (str, bytes) expected")
+        size += len(name) + len(content) + HEADER_OVERHEAD_BYTES
+    return size
+
+
+class RecordRules:
+    """Checks records against the topics and the size limit; the same for every backend."""
+
+    def __init__(self, specs: Sequence[TopicSpec], max_record_bytes: int) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._max_record_bytes = max_record_bytes
+
+    def check(self, record: OutRecord) -> int:
+        """Returns the record's size in bytes. Raises BadRecord, RecordTooLarge."""
+        spec = self.spec(record.topic, record.partition)
+        if record.key is None and (spec.cleanup == "compact" or record.value is None):
+            raise BadRecord(f"record for {record.topic}[{record.partition}] has no key and needs one")
+        size = size_of(record)
+        if size > self._max_record_bytes:
+            raise RecordTooLarge(record.topic, size, self._max_record_bytes)
+        return size
+
+    def spec(self, topic: str, partition: int) -> TopicSpec:
+        """The topic's spec. Raises BadRecord when there is no such topic or partition."""
+        spec = self._specs.get(topic)
+        if spec is None:
+            raise BadRecord(f"no topic {topic!r}; known are {', '.join(sorted(self._specs))}")
+        if not 0 <= partition < spec.partitions:
+            raise BadRecord(f"{topic} has no partition {partition}: it has {spec.partitions}")
+        return spec

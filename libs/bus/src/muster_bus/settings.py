@@ -1,0 +1,114 @@
+"""What is configurable about the log, and the way from settings to a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from muster_bus.clock import Clock
+from muster_bus.log import Log
+from muster_bus.topics import Topics
+
+_HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
+
+
+class LogSettings(BaseModel):
+    """Which log, where, and its limits. Fields starting with ``kafka_`` or ``sqlite_`` concern that backend only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Literal["kafka", "sqlite", "memory"] = Field("sqlite", description="The log's engine.")
+
+    topic_prefix: str = Field("", description="Put before each topic's name, with its own separator ('staging.').")
+    partitions: int = Field(4, ge=1, le=4096, description="Partitions of each topic; never changed afterwards.")
+    replication: int = Field(1, ge=1, le=32, description="Copies of each partition (Kafka; 3 in production).")
+    requests_retention_s: float = Field(7 * _DAY_S, gt=0, description="Age at which requests are deleted.")
+    responses_retention_s: float = Field(1 * _DAY_S, gt=0, description="Age at which responses are deleted.")
+    events_retention_s: float = Field(30 * _DAY_S, gt=0, description="Age at which events are deleted.")
+    dead_letters_retention_s: float = Field(30 * _DAY_S, gt=0, description="Age at which dead letters are deleted.")
+
+    max_record_bytes: int = Field(
+        1 << 20, ge=1024, le=1 << 30, description="Largest record (key, value, headers and framing)."
+    )
+    max_queued_bytes: int = Field(
+        16 << 20, ge=1 << 16, description="Bytes a process may have appended and not yet durable; then ready() waits."
+    )
+    transaction_deadline_s: float = Field(
+        10.0, gt=0, description="A commit without an answer by then has failed; the partition is rebuilt from the log."
+    )
+    health_timeout_s: float = Field(2.0, gt=0, description="A log that does not answer in this time is not healthy.")
+
+    kafka_bootstrap_servers: str = Field("127.0.0.1:9092", description="host:port[,host:port...] of Kafka brokers.")
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="How to speak to the brokers."
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="SASL mechanism, with a SASL protocol."
+    )
+    kafka_sasl_username: str = Field("", description="SASL user.")
+    kafka_sasl_password: SecretStr = Field(SecretStr(""), description="SASL password.")
+    kafka_ca_file: Path | None = Field(None, description="PEM file with the CAs to trust (default: the system's).")
+    kafka_client_cert_file: Path | None = Field(None, description="PEM file with the client's certificate.")
+    kafka_client_key_file: Path | None = Field(None, description="PEM file with the client's key.")
+    kafka_start_timeout_s: float = Field(20.0, gt=0, description="Start and take-over give up after this long.")
+    kafka_transaction_timeout_s: float = Field(
+        10.0, ge=1, description="The broker undoes a transaction of a dead owner after this; readers wait behind it."
+    )
+    kafka_linger_ms: float = Field(2.0, ge=0, le=1000, description="How long a writer waits for company for a record.")
+    kafka_fetch_max_wait_ms: int = Field(250, ge=1, description="How long a broker holds a fetch without records.")
+    kafka_fetch_max_bytes: int = Field(8 << 20, ge=1024, description="Largest fetch answer per partition.")
+    kafka_min_insync_replicas: int = Field(1, ge=1, description="Set on topics at creation (2 with replication 3).")
+
+    sqlite_path: Path = Field(Path("muster-data/log.db"), description="The embedded log's file.")
+    sqlite_synchronous: Literal["full", "normal"] = Field(
+        "full", description="'full' survives power loss; 'normal' may lose the last commits then, never tears them."
+    )
+    sqlite_tail_bytes: int = Field(
+        64 << 20, ge=0, description="Recent records kept in memory; older ones are read from the file."
+    )
+    sqlite_maintenance_interval_s: float = Field(30.0, gt=0, description="Time between retention and compaction runs.")
+    sqlite_compaction_min_records: int = Field(
+        10_000, ge=1, description="A state partition is compacted when this many, and as many as it keeps, are new."
+    )
+    sqlite_tombstone_grace_s: float = Field(
+        _HOUR_S, ge=0, description="Age at which tombstones may go; a follower slower than this must start anew."
+    )
+
+    @model_validator(mode="after")
+    def _deadline_order(self) -> LogSettings:
+        if self.kafka_min_insync_replicas > self.replication:
+            raise ValueError(
+                f"kafka_min_insync_replicas {self.kafka_min_insync_replicas}: at most replication ({self.replication})"
+            )
+        return self
+
+    def topics(self) -> Topics:
+        """The topics that these settings name."""
+        return Topics(
+            prefix=self.topic_prefix,
+            partitions=self.partitions,
+            replication=self.replication,
+            requests_retention_ms=round(self.requests_retention_s * 1000),
+            responses_retention_ms=round(self.responses_retention_s * 1000),
+            events_retention_ms=round(self.events_retention_s * 1000),
+            dead_letters_retention_ms=round(self.dead_letters_retention_s * 1000),
+        )
+
+
+def make_log(settings: LogSettings, clock: Clock) -> Log:
+    """The log that the settings ask for, not yet started. One per process."""
+    specs = settings.topics().specs()
+    if settings.backend == "memory":
+        from muster_bus.backends.memory import MemoryLog
+
+        return MemoryLog(specs, clock, max_record_bytes=settings.max_record_bytes)
+    if settings.backend == "sqlite":
+        from muster_bus.backends.sqlite import SqliteLog
+
+        return SqliteLog(specs, settings, clock)
+    from muster_bus.backends.kafka import KafkaLog
+
+    return KafkaLog(specs, settings, clock)

@@ -1,0 +1,132 @@
+"""What comes in by the first door, ``apply``: one command for each SI request, as plain data.
+
+Both generations of the interface end here in one form (``muster_scheduler.service.ingest`` makes it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class NodeAction(IntEnum):
+    """si.v1.NodeInfo.ActionFromRM."""
+
+    UNKNOWN = 0
+    CREATE = 1
+    UPDATE = 2
+    DRAIN_NODE = 3
+    DECOMISSION = 4
+    DRAIN_TO_SCHEDULABLE = 5
+    CREATE_DRAIN = 6
+
+
+class Termination(IntEnum):
+    """si.v1.TerminationType."""
+
+    UNKNOWN = 0
+    STOPPED_BY_RM = 1
+    TIMEOUT = 2
+    PREEMPTED_BY_SCHEDULER = 3
+    PLACEHOLDER_REPLACED = 4
+    SCHEDULING_FAILED_ON_RM = 5
+
+
+class AskItem(NamedTuple):
+    """An ask, or (with ``node_id``) an allocation that exists already.
+
+    :param quantities: by type name; non-negative (admission saw to it), perhaps empty.
+    :param wanted: how many allocations are wanted (seed 001's maxAllocations; else 1).
+    """
+
+    key: str
+    app_id: str
+    partition: str
+    quantities: dict[str, int]
+    wanted: int = 1
+    priority: int = 0
+    tags: dict[str, str] = {}  # noqa: RUF012 - never changed, shared as "no tags"
+    task_group: str = ""
+    placeholder: bool = False
+    originator: bool = False
+    allow_preempt_self: bool = False
+    allow_preempt_other: bool = False
+    has_preemption_policy: bool = False
+    execution_timeout_ms: int = 0
+    previous_generation: bool = False
+    node_id: str = ""
+    uuid: str = ""
+
+
+class ReleaseItem(NamedTuple):
+    """A release by the RM, or its confirmation of one of ours; without key and uuid: all of the application."""
+
+    partition: str
+    app_id: str
+    key: str
+    termination: Termination
+    uuid: str = ""
+    message: str = ""
+    ask_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeItem:
+    """One node's change; ``capacity`` and ``occupied`` None: not said."""
+
+    node_id: str
+    action: NodeAction
+    attributes: dict[str, str] = field(default_factory=dict)
+    capacity: dict[str, int] | None = None
+    occupied: dict[str, int] | None = None
+    existing: tuple[AskItem, ...] = ()
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AppItem:
+    """A new application."""
+
+    app_id: str
+    queue: str
+    partition: str
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    tags: dict[str, str] = field(default_factory=dict)
+    execution_timeout_ms: int = 0
+    placeholder_ask: dict[str, int] | None = None
+    gang_style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNodes:
+    """si.v1.NodeRequest."""
+
+    nodes: tuple[NodeItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateApplications:
+    """si.v1.ApplicationRequest; ``remove``: (partition, application id)."""
+
+    new: tuple[AppItem, ...] = ()
+    remove: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAllocations:
+    """si.v1.AllocationRequest: releases are taken before asks, so that a swap in one message finds room."""
+
+    asks: tuple[AskItem, ...] | list[AskItem] = ()
+    releases: tuple[ReleaseItem, ...] | list[ReleaseItem] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeciding:
+    """Whether anything is decided for this RM: False once it is stopped."""
+
+    deciding: bool
+
+
+Command = UpdateNodes | UpdateApplications | UpdateAllocations | SetDeciding

@@ -1,0 +1,267 @@
+"""Recorded objects, folded back into a partition: recovery, and followers such as the view.
+
+A fold takes states as they were recorded, in any order of kinds that puts queues before applications, applications and
+nodes before asks and allocations. It never decides again (design §2): sums are recomputed from the primary objects,
+what is pending becomes ready only when :meth:`Partition.activate` is called, which a follower never does.
+
+Each ``fold_*`` is an upsert: the same object again replaces what was there. Each ``drop_*`` takes a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from muster_scheduler.core.commands import AskItem
+from muster_scheduler.core.objects import Application, AskGroup, Node, Queue
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.resources import Shape
+from muster_scheduler.core.states import APP_TERMINAL, AppState, QueueState
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedApplication:
+    """A recorded application."""
+
+    app_id: str
+    queue: str
+    requested_queue: str
+    user: str
+    groups: tuple[str, ...]
+    tags: dict[str, str]
+    state: AppState
+    story: list[tuple[int, str]]
+    submission: int
+    submitted_ns: int
+    started_ns: int = 0
+    finished_ns: int = 0
+    deadline_ns: int = 0
+    execution_timeout_ms: int = 0
+    placeholder_ask: dict[str, int] | None = None
+    gang_style: str = ""
+    rejected_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedQueue:
+    """A recorded queue, as far as the configuration's text does not say it all."""
+
+    path: str
+    leaf: bool
+    managed: bool
+    state: QueueState
+    guaranteed: dict[str, int] | None = None
+    maximum: dict[str, int] | None = None
+    max_applications: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
+    """Takes a recorded queue. Missing parents are made, as dynamic ones; their own records follow."""
+    queue = partition.queues.get(folded.path)
+    if queue is None:
+        parent_path, _, name = folded.path.rpartition(".")
+        parent = partition.queues.get(parent_path)
+        if parent is None:
+            parent = fold_queue(partition, FoldedQueue(parent_path, leaf=False, managed=False, state=QueueState.ACTIVE))
+        parent.leaf = False
+        queue = Queue(partition.types, name, parent, leaf=folded.leaf, managed=folded.managed)
+        partition.link(queue)
+    queue.leaf = folded.leaf
+    queue.managed = folded.managed
+    queue.state = folded.state
+    queue.max_applications = folded.max_applications
+    queue.set_limits(folded.guaranteed, folded.maximum)
+    partition.set_properties(queue, folded.properties)
+    queue.published = True
+    return queue
+
+
+def drop_queue(partition: Partition, path: str) -> None:
+    """Takes a queue's tombstone."""
+    queue = partition.queues.get(path)
+    if queue is not None and queue.parent is not None and not queue.applications and not queue.children:
+        partition.remove_queue(queue)
+
+
+def fold_node(
+    partition: Partition,
+    node_id: str,
+    attributes: Mapping[str, str],
+    capacity: Mapping[str, int],
+    occupied: Mapping[str, int],
+    *,
+    schedulable: bool,
+    submission: int,
+    created_ns: int,
+) -> Node:
+    """Takes a recorded node."""
+    node = partition.nodes.get(node_id)
+    if node is None:
+        node = Node(partition.types, node_id)
+        node.attributes = dict(attributes)
+        node.schedulable = schedulable
+        node.submission, node.created_ns = submission, created_ns
+        partition.add_node(node, capacity, occupied)
+    else:
+        node.attributes = dict(attributes)
+        partition.set_node_capacity(node, capacity)
+        partition.set_node_occupied(node, occupied)
+        partition.set_node_schedulable(node, schedulable=schedulable)
+    node.published = True
+    return node
+
+
+def drop_node(partition: Partition, node_id: str) -> None:
+    """Takes a node's tombstone; its allocations' tombstones came before, in the same transaction."""
+    node = partition.nodes.get(node_id)
+    if node is not None:
+        for allocation in [*node.allocations.values(), *node.foreign.values()]:
+            partition.unhold(allocation)
+        partition.remove_node(node)
+
+
+def fold_application(partition: Partition, folded: FoldedApplication) -> Application:
+    """Takes a recorded application."""
+    app = partition.apps.get(folded.app_id)
+    if app is None or app.submission != folded.submission:
+        if app is not None:
+            drop_application(partition, folded.app_id)
+        queue = partition.queues.get(folded.queue)
+        if queue is None:
+            queue = fold_queue(partition, FoldedQueue(folded.queue, leaf=True, managed=False, state=QueueState.ACTIVE))
+        app = Application(partition.types, folded.app_id, queue, folded.submission, folded.submitted_ns)
+        app.requested_queue = folded.requested_queue
+        app.user, app.groups_of_user, app.tags = folded.user, folded.groups, folded.tags
+        app.execution_timeout_ms = folded.execution_timeout_ms
+        app.placeholder_ask, app.gang_style = folded.placeholder_ask, folded.gang_style
+        app.state = folded.state
+        partition.add_application(app)
+    running = folded.state is AppState.RUNNING
+    if running != app.counted:
+        app.counted = running
+        for queue in app.queue.ancestry:
+            queue.running_applications += 1 if running else -1
+    app.state = folded.state
+    app.story = folded.story
+    app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
+    app.rejected_message = folded.rejected_message
+    if app.state in APP_TERMINAL:
+        app.queue.applications.pop(app.app_id, None)
+    if folded.deadline_ns != app.deadline_ns:
+        app.deadline_ns = folded.deadline_ns
+        if folded.deadline_ns:
+            partition.deadlines.append((folded.deadline_ns, app))
+    app.published = True
+    return app
+
+
+def drop_application(partition: Partition, app_id: str) -> None:
+    """Takes an application's tombstone."""
+    app = partition.apps.get(app_id)
+    if app is None:
+        return
+    for key in list(app.asks):
+        drop_ask(partition, app_id, key)
+    for allocation in list(app.allocations.values()):
+        partition.unhold(allocation)
+    if app.counted:
+        for queue in app.queue.ancestry:
+            queue.running_applications -= 1
+    partition.forget_application(app)
+
+
+def fold_ask(
+    partition: Partition, item: AskItem, *, pending: int, allocated: int, submission: int, created_ns: int
+) -> None:
+    """Takes a recorded ask. One of an application that is not there any more is ignored."""
+    drop_ask(partition, item.app_id, item.key)
+    app = partition.apps.get(item.app_id)
+    if app is None:
+        return
+    shape = partition.types.shape(item.quantities)
+    ask = partition.ask_of(item, app, shape, submission, created_ns)
+    ask.created_ns, ask.pending, ask.allocated, ask.published = created_ns, pending, allocated, True
+    app.asks[ask.key] = ask
+    partition.add_pending(app, shape.items, pending)
+    app.order_ns = min(app.order_ns, created_ns)
+    _group(app, ask.shape, ask.priority).push(ask)
+
+
+def drop_ask(partition: Partition, app_id: str, key: str) -> None:
+    """Takes an ask's tombstone."""
+    app = partition.apps.get(app_id)
+    ask = app.asks.pop(key, None) if app is not None else None
+    if app is None or ask is None:
+        return
+    partition.add_pending(app, ask.shape.items, -ask.pending)
+    ask.gone = True
+    group, ask.group = ask.group, None
+    if group is not None:
+        group.asks -= 1
+        if not group.asks and group.reason is None:
+            app.groups.pop((group.shape, group.priority), None)
+
+
+def fold_allocation(
+    partition: Partition,
+    item: AskItem,
+    *,
+    ordinal: int,
+    submission: int,
+    created_ns: int,
+    allocated_ns: int,
+    foreign: bool,
+) -> None:
+    """Takes a recorded allocation."""
+    unique_key = f"{item.key}#{ordinal}" if ordinal else item.key
+    drop_allocation(partition, "" if foreign else item.app_id, unique_key)
+    app = None if foreign else partition.apps.get(item.app_id)
+    if app is None and not foreign:
+        return
+    shape = partition.types.shape(item.quantities)
+    allocation = partition.allocation_of(item, app, shape, submission, allocated_ns)
+    allocation.ordinal, allocation.created_ns, allocation.published = ordinal, created_ns, True
+    partition.hold(allocation, partition.nodes.get(item.node_id))
+
+
+def drop_allocation(partition: Partition, app_id: str, unique_key: str) -> None:
+    """Takes an allocation's tombstone; ``app_id`` "": a foreign one."""
+    if not app_id:
+        old = partition.foreign.get(unique_key)
+    else:
+        app = partition.apps.get(app_id)
+        old = app.allocations.get(unique_key) if app is not None else None
+    if old is not None:
+        partition.unhold(old)
+
+
+def fold_reason(
+    partition: Partition, app_id: str, quantities: Mapping[str, int], priority: int, reason: Reason | None
+) -> None:
+    """Takes a recorded reason, or (None) its tombstone."""
+    app = partition.apps.get(app_id)
+    if app is None:
+        return
+    group = _group(app, partition.types.shape(quantities), priority)
+    group.reason = reason
+    group.gone = reason is None
+    group.published = reason is not None
+    if reason is None and not group.asks:
+        app.groups.pop((group.shape, group.priority), None)
+
+
+def drop_reason(partition: Partition, app_id: str, group_name: str) -> None:
+    """Takes a reason's tombstone, which knows the group by name only."""
+    app = partition.apps.get(app_id)
+    for group in list(app.groups.values()) if app is not None else ():
+        if group.name == group_name:
+            fold_reason(partition, app_id, group.shape.quantities, group.priority, None)
+
+
+def _group(app: Application, shape: Shape, priority: int) -> AskGroup:
+    group = app.groups.get((shape, priority))
+    if group is None:
+        app.groups[(shape, priority)] = group = AskGroup(app, shape, priority)
+    return group

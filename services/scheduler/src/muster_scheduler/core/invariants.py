@@ -1,0 +1,121 @@
+"""What must be true of a partition at all times. Tests check it at every teardown; the service in production, now and
+then, and after every recovery. A violation is a defect: better to stop and fold the log again than to go on."""
+
+from __future__ import annotations
+
+from muster_scheduler.core.objects import Queue
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.core.states import APP_TERMINAL, AppState
+
+
+class InvariantViolated(AssertionError):
+    """The state contradicts itself; the message says where."""
+
+
+def check(core: SchedulerCore, *, exhausted: bool = False) -> None:
+    """Checks every partition: O(cluster), so not on a hot path.
+
+    :param exhausted: the last cycle ran to its end: then nothing may be ready, and everything pending has a reason.
+    Raises InvariantViolated.
+    """
+    for partition in core.partitions.values():
+        _check_nodes(partition)
+        _check_queues(partition)
+        _check_applications(partition)
+        if exhausted and partition.deciding:
+            _check_reasons(partition)
+
+
+def _must(truth: bool, what: str) -> None:
+    if not truth:
+        raise InvariantViolated(what)
+
+
+def _check_nodes(partition: Partition) -> None:
+    types = partition.types
+    capacity = [0] * len(types.names)
+    for node in partition.nodes.values():
+        allocated = [0] * len(types.names)
+        for allocation in node.allocations.values():
+            _must(allocation.node_id == node.node_id, f"{node} holds {allocation.key} of node {allocation.node_id}")
+            for number, value in allocation.shape.items:
+                allocated[number] += value
+        _must(allocated == node.allocated, f"{node}: allocated {node.allocated}, its allocations sum to {allocated}")
+        occupied = types.vector()
+        for number, value in types.items(node.reported_occupied):
+            occupied[number] += value
+        for foreign in node.foreign.values():
+            for number, value in foreign.shape.items:
+                occupied[number] += value
+        _must(occupied == node.occupied, f"{node}: occupied {node.occupied}, but {occupied} is held by others")
+        types.release(occupied)
+        for number, free in enumerate(node.available):
+            whole = node.capacity[number] - node.allocated[number] - node.occupied[number]
+            _must(free == whole, f"{node}: {free} {types.names[number]} available, should be {whole}")
+            capacity[number] += node.capacity[number]
+        _must((node.index_key is not None) == node.schedulable, f"{node}: in the index, but not schedulable (or not)")
+    _must(
+        capacity == partition.capacity, f"partition {partition.name}: capacity {partition.capacity}, nodes {capacity}"
+    )
+    listed = list(partition.index)
+    _must(len(listed) == partition.index.count, "the node index has lost count")
+    keys = [node.index_key for node in listed]
+    _must(keys == sorted(keys, key=lambda key: key or (0.0, "")), "the node index is out of order")
+
+
+def _check_queues(partition: Partition) -> None:
+    for queue in partition.queues.values():
+        allocated, pending, running = _sums(queue)
+        _must(allocated == queue.allocated, f"{queue}: allocated {queue.allocated}, applications sum to {allocated}")
+        _must(pending == queue.pending, f"{queue}: pending {queue.pending}, applications sum to {pending}")
+        _must(
+            running == queue.running_applications,
+            f"{queue}: {queue.running_applications} applications running, counted {running}",
+        )
+
+
+def _sums(queue: Queue) -> tuple[list[int], list[int], int]:
+    size = len(queue.types.names)
+    allocated, pending, running = [0] * size, [0] * size, 0
+    for app in queue.applications.values():
+        for number in range(size):
+            allocated[number] += app.allocated[number]
+            pending[number] += app.pending[number]
+        running += app.state is AppState.RUNNING
+    for child in queue.children.values():
+        child_allocated, child_pending, child_running = _sums(child)
+        for number in range(size):
+            allocated[number] += child_allocated[number]
+            pending[number] += child_pending[number]
+        running += child_running
+    return allocated, pending, running
+
+
+def _check_applications(partition: Partition) -> None:
+    size = len(partition.types.names)
+    for app in partition.apps.values():
+        allocated, pending = [0] * size, [0] * size
+        for allocation in app.allocations.values():
+            for number, value in allocation.shape.items:
+                allocated[number] += value
+        for ask in app.asks.values():
+            _must(ask.pending > 0, f"{app}: ask {ask.key} has nothing pending")
+            for number, value in ask.shape.items:
+                pending[number] += value * ask.pending
+        _must(allocated == app.allocated, f"{app}: allocated {app.allocated}, its allocations sum to {allocated}")
+        _must(pending == app.pending, f"{app}: pending {app.pending}, its asks sum to {pending}")
+        if app.state in APP_TERMINAL:
+            _must(not app.asks and not app.allocations, f"{app} is over, but holds asks or allocations")
+        for group in app.groups.values():
+            count = sum(1 for ask in app.asks.values() if ask.group is group)
+            _must(count == group.asks, f"{group} counts {group.asks} asks, has {count}")
+
+
+def _check_reasons(partition: Partition) -> None:
+    for app in partition.apps.values():
+        for ask in app.asks.values():
+            group = ask.group
+            _must(group is not None and group.reason is not None, f"{app}: ask {ask.key} is pending without a reason")
+    for queue in partition.queues.values():
+        _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")

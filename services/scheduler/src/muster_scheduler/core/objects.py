@@ -1,0 +1,344 @@
+"""The objects of a partition: queues, nodes, applications, asks in their groups, allocations.
+
+Plain data with the sums that decisions need. Only ``partition.py`` changes them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sortedcontainers import SortedList
+
+from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector
+from muster_scheduler.core.states import AppState, QueueState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from muster_scheduler.core.reasons import Reason, ReasonCode
+
+
+class Queue:
+    """A queue: a parent of queues, or a leaf of applications.
+
+    :ivar path: from root, lower case, dots between.
+    :ivar ancestry: this queue and its ancestors up to root: where usage is summed.
+    :ivar line: the same without root: where limits are checked (root's max is the cluster, which the nodes decide).
+    :ivar guaranteed: by type number; empty: none.
+    :ivar limit: own max as a vector, UNLIMITED where it says nothing.
+    :ivar fair_max: by type number, the nearest max on the path from here up, else the cluster's capacity.
+    :ivar ready: of a parent: (key, child) of the children with something to try, best first.
+    :ivar ready_apps: of a leaf: the applications with something to try, best first.
+    :ivar ready_key: under which the parent's ``ready`` holds this queue; None: it does not.
+    """
+
+    def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
+        self.name = name
+        self.parent = parent
+        self.path: str = name if parent is None else f"{parent.path}.{name}"
+        self.leaf = leaf
+        self.managed = managed
+        self.state = QueueState.ACTIVE
+        self.children: dict[str, Queue] = {}
+        self.ancestry: tuple[Queue, ...] = (self,) if parent is None else (self, *parent.ancestry)
+        self.line: tuple[Queue, ...] = self.ancestry[:-1]
+        self.types = types
+        self.guaranteed: dict[int, int] | None = None
+        self.maximum: dict[int, int] | None = None
+        self.limit: Vector = types.vector(UNLIMITED)
+        self.fair_max: Vector = types.vector()
+        self.allocated: Vector = types.vector()
+        self.pending: Vector = types.vector()
+        self.max_applications = 0
+        self.running_applications = 0
+        self.properties: dict[str, str] = {}
+        self.submit_acl = ""
+        self.admin_acl = ""
+        self.fair_apps = False
+        self.priority_first = True
+        self.applications: dict[str, Application] = {}
+        self.ready: list[tuple[Any, ...]] = []
+        self.ready_apps: Any = SortedList()
+        self.ready_key: tuple[Any, ...] | None = None
+        self.blocked: dict[Shape, Waitlist] = {}
+        self.waiting_apps: Any = SortedList()
+        self.gone = False
+        self.published = False
+
+    def set_limits(self, guaranteed: Mapping[str, int] | None, maximum: Mapping[str, int] | None) -> None:
+        """Takes guaranteed and max, by type name; None or all-zero is "not set" (core-features §2.1)."""
+        number = self.types.number
+        if guaranteed is not None and any(guaranteed.values()):
+            self.guaranteed = {number(name): value for name, value in guaranteed.items()}
+        else:
+            self.guaranteed = None
+        if maximum is not None and any(maximum.values()):
+            self.maximum = {number(name): value for name, value in maximum.items()}
+        else:
+            self.maximum = None
+        for index in range(len(self.limit)):
+            self.limit[index] = UNLIMITED
+        for index, value in (self.maximum or {}).items():
+            self.limit[index] = value
+
+    def by_name(self, items: Mapping[int, int] | None) -> dict[str, int] | None:
+        """Quantities by type name."""
+        return None if items is None else {self.types.names[number]: value for number, value in items.items()}
+
+    def __repr__(self) -> str:
+        return f"Queue({self.path})"
+
+
+class Node:
+    """A node. ``available = capacity - allocated - occupied``; it is negative while a node is over-committed by its RM.
+
+    :ivar reported_occupied: NodeInfo.occupiedResource, absolute; foreign allocations come on top in ``occupied``.
+    :ivar index_key: its key in the node index; None: not in it (draining).
+    """
+
+    __slots__ = (
+        "allocated",
+        "allocations",
+        "attributes",
+        "available",
+        "capacity",
+        "created_ns",
+        "foreign",
+        "gone",
+        "index_key",
+        "node_id",
+        "occupied",
+        "published",
+        "reported_occupied",
+        "schedulable",
+        "submission",
+    )
+
+    def __init__(self, types: Types, node_id: str) -> None:
+        self.node_id = node_id
+        self.attributes: dict[str, str] = {}
+        self.capacity: Vector = types.vector()
+        self.occupied: Vector = types.vector()
+        self.allocated: Vector = types.vector()
+        self.available: Vector = types.vector()
+        self.reported_occupied: dict[str, int] = {}
+        self.schedulable = True
+        self.submission = 0
+        self.created_ns = 0
+        self.allocations: dict[tuple[str, str], Allocation] = {}
+        self.foreign: dict[str, Allocation] = {}
+        self.index_key: tuple[float, str] | None = None
+        self.gone = False
+        self.published = False
+
+    def __repr__(self) -> str:
+        return f"Node({self.node_id})"
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """What an application wants: ``pending`` more allocations of one shape.
+
+    :ivar created_ns: when it was asked for, as the RM says (tag creationTime) or as it came in.
+    :ivar previous_generation: it came as si.v1.AllocationAsk, and its allocations carry a UUID (seed 001).
+    """
+
+    app: Application
+    key: str
+    shape: Shape
+    pending: int
+    priority: int
+    submission: int
+    created_ns: int
+    tags: dict[str, str]
+    allocated: int = 0
+    task_group: str = ""
+    placeholder: bool = False
+    originator: bool = False
+    allow_preempt_self: bool = False
+    allow_preempt_other: bool = False
+    has_preemption_policy: bool = False
+    execution_timeout_ms: int = 0
+    previous_generation: bool = False
+    group: AskGroup | None = None
+    gone: bool = False
+    published: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """A part of a node that an application holds.
+
+    :ivar key: the ask's allocationKey; ``unique_key`` tells the allocations of one ask with repeats apart.
+    :ivar foreign: held by somebody else, known so that the node's free resources are right.
+    """
+
+    app: Application | None
+    key: str
+    node_id: str
+    shape: Shape
+    priority: int
+    submission: int
+    created_ns: int
+    allocated_ns: int
+    tags: dict[str, str]
+    ordinal: int = 0
+    uuid: str = ""
+    task_group: str = ""
+    placeholder: bool = False
+    originator: bool = False
+    allow_preempt_self: bool = False
+    allow_preempt_other: bool = False
+    has_preemption_policy: bool = False
+    execution_timeout_ms: int = 0
+    previous_generation: bool = False
+    foreign: bool = False
+    gone: bool = False
+    published: bool = False
+
+    @property
+    def unique_key(self) -> str:
+        """Unique within its application: the key, and '#n' from the second allocation of an ask on."""
+        return f"{self.key}#{self.ordinal}" if self.ordinal else self.key
+
+    @property
+    def app_id(self) -> str:
+        """The application's id; "" for a foreign allocation."""
+        return self.app.app_id if self.app is not None else ""
+
+
+class AskGroup:
+    """The asks of one application that are alike in all that decides where they may go: shape and priority.
+
+    They share one fate: when one does not fit, none does. So a group is tried, parked and woken as one, and what
+    it waits for is looked at once, however many asks it holds.
+
+    :ivar heap: (created_ns, submission, ask), oldest first; asks that are gone are skipped.
+    :ivar ready_key: under which the application's ``ready`` holds it; None: it does not.
+    :ivar parked: the waitlist that holds it, and under which key; None: it is ready, or empty.
+    """
+
+    __slots__ = ("app", "asks", "gone", "heap", "parked", "priority", "published", "ready_key", "reason", "shape")
+
+    def __init__(self, app: Application, shape: Shape, priority: int) -> None:
+        self.app = app
+        self.shape = shape
+        self.priority = priority
+        self.heap: list[tuple[int, int, Ask]] = []
+        self.asks = 0
+        self.ready_key: tuple[Any, ...] | None = None
+        self.parked: tuple[Waitlist, tuple[Any, ...]] | None = None
+        self.reason: Reason | None = None
+        self.gone = True
+        self.published = False
+
+    @property
+    def name(self) -> str:
+        """Readable, stable over restarts, unique within the application."""
+        return f"{self.shape.name};priority={self.priority}"
+
+    def head(self) -> Ask | None:
+        """The oldest ask with something pending."""
+        heap = self.heap
+        while heap:
+            ask = heap[0][2]
+            if ask.pending > 0 and not ask.gone and ask.group is self:
+                return ask
+            heapq.heappop(heap)
+        return None
+
+    def push(self, ask: Ask) -> None:
+        """Takes an ask in."""
+        ask.group = self
+        heapq.heappush(self.heap, (ask.created_ns, ask.submission, ask))
+        self.asks += 1
+
+    def __repr__(self) -> str:
+        return f"AskGroup({self.app.app_id}, {self.name})"
+
+
+class Waitlist:
+    """Groups of one shape that wait for the same thing, by leaf and in the order in which the leaf would try them.
+
+    :ivar code: of the reason that was last found for one of them.
+    """
+
+    __slots__ = ("by_leaf", "code", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.code: ReasonCode | None = None
+        self.by_leaf: dict[Queue, Any] = {}
+
+    def add(self, group: AskGroup, key: tuple[Any, ...]) -> None:
+        """Parks the group under the key."""
+        leaf = group.app.queue
+        waiting = self.by_leaf.get(leaf)
+        if waiting is None:
+            waiting = self.by_leaf[leaf] = SortedList()
+        waiting.add((*key, group))
+        group.parked = (self, key)
+
+    def remove(self, group: AskGroup) -> None:
+        """Takes the group out."""
+        assert group.parked is not None
+        leaf = group.app.queue
+        waiting = self.by_leaf[leaf]
+        waiting.remove((*group.parked[1], group))
+        group.parked = None
+        if not waiting:
+            del self.by_leaf[leaf]
+
+
+class Application:
+    """An application in a leaf queue.
+
+    :ivar story: (time, state), oldest first.
+    :ivar order_ns: its place in FIFO: the earlier of its submission and its oldest ask.
+    :ivar counted: whether it counts as running against the maxima of applications.
+    """
+
+    def __init__(self, types: Types, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
+        self.app_id = app_id
+        self.queue = queue
+        self.submission = submission
+        self.submitted_ns = submitted_ns
+        self.order_ns = submitted_ns
+        self.requested_queue = ""
+        self.user = ""
+        self.groups_of_user: tuple[str, ...] = ()
+        self.tags: dict[str, str] = {}
+        self.state = AppState.NEW
+        self.story: list[tuple[int, str]] = []
+        self.started_ns = 0
+        self.finished_ns = 0
+        self.deadline_ns = 0
+        self.execution_timeout_ms = 0
+        self.placeholder_ask: dict[str, int] | None = None
+        self.gang_style = ""
+        self.rejected_message = ""
+        self.asks: dict[str, Ask] = {}
+        self.allocations: dict[str, Allocation] = {}
+        self.groups: dict[tuple[Shape, int], AskGroup] = {}
+        self.allocated: Vector = types.vector()
+        self.pending: Vector = types.vector()
+        self.ready: list[tuple[Any, ...]] = []
+        self.ready_key: tuple[Any, ...] | None = None
+        self.counted = False
+        self.waiting_at: Queue | None = None
+        self.gone = False
+        self.published = False
+
+    def __repr__(self) -> str:
+        return f"Application({self.app_id}, {self.state})"
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a search over the nodes found, kept while the node index does not change."""
+
+    version: int
+    largest_free: Vector = field(default_factory=list)
+    largest_capacity: Vector = field(default_factory=list)

@@ -1,0 +1,192 @@
+"""What goes out of both doors: response facts, events, and the objects that changed. Plain data for one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from muster_scheduler.core.commands import Termination
+from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Node, Queue
+from muster_scheduler.core.resources import Shape
+
+Quantities = Shape | dict[str, int] | None
+
+
+class EventType(IntEnum):
+    """si.v1.EventRecord.Type."""
+
+    REQUEST = 1
+    APP = 2
+    NODE = 3
+    QUEUE = 4
+    USERGROUP = 5
+
+
+class Change(IntEnum):
+    """si.v1.EventRecord.ChangeType."""
+
+    NONE = 0
+    SET = 1
+    ADD = 2
+    REMOVE = 3
+
+
+class Detail(IntEnum):
+    """si.v1.EventRecord.ChangeDetail, as far as the core says it."""
+
+    NONE = 0
+    REQUEST_CANCEL = 100
+    REQUEST_TIMEOUT = 102
+    APP_ALLOC = 200
+    APP_REQUEST = 201
+    APP_REJECT = 202
+    APP_NEW = 203
+    APP_ACCEPTED = 204
+    APP_RUNNING = 206
+    APP_COMPLETING = 207
+    APP_COMPLETED = 208
+    APP_FAILING = 209
+    APP_FAILED = 210
+    APP_RESUMING = 211
+    APP_EXPIRED = 212
+    NODE_DECOMISSION = 300
+    NODE_SCHEDULABLE = 302
+    NODE_ALLOC = 303
+    NODE_CAPACITY = 304
+    NODE_OCCUPIED = 305
+    QUEUE_DYNAMIC = 401
+    QUEUE_MAX = 403
+    QUEUE_GUARANTEED = 404
+    QUEUE_APP = 405
+    ALLOC_CANCEL = 500
+    ALLOC_PREEMPT = 501
+    ALLOC_TIMEOUT = 502
+    ALLOC_REPLACED = 503
+    ALLOC_NODEREMOVED = 504
+
+
+class Event(NamedTuple):
+    """One event (seed 002); the shell adds its id."""
+
+    type: EventType
+    change: Change
+    detail: Detail
+    object_id: str
+    reference_id: str = ""
+    resource: Quantities = None
+    message: str = ""
+    now_ns: int = 0
+
+
+class NewAllocation(NamedTuple):
+    """An allocation was made (or adopted from the RM's report)."""
+
+    partition: str
+    allocation: Allocation
+
+
+class ReleasedAllocation(NamedTuple):
+    """An allocation ended: acknowledged for the RM, or decided here."""
+
+    partition: str
+    app_id: str
+    key: str
+    uuid: str
+    termination: Termination
+    message: str
+    previous_generation: bool
+
+
+class RejectedAsk(NamedTuple):
+    """An ask (or an existing allocation) that cannot be taken."""
+
+    key: str
+    app_id: str
+    reason: str
+    previous_generation: bool
+
+
+class AcceptedApplication(NamedTuple):
+    """The application is in its queue."""
+
+    app_id: str
+
+
+class RejectedApplication(NamedTuple):
+    """The application cannot be taken."""
+
+    app_id: str
+    reason: str
+
+
+class UpdatedApplication(NamedTuple):
+    """The application's state changed."""
+
+    app_id: str
+    state: str
+    now_ns: int
+    message: str
+
+
+class AcceptedNode(NamedTuple):
+    """The node is known now."""
+
+    node_id: str
+
+
+class RejectedNode(NamedTuple):
+    """The node's change cannot be taken; nothing of it happened."""
+
+    node_id: str
+    reason: str
+
+
+Fact = (
+    NewAllocation
+    | ReleasedAllocation
+    | RejectedAsk
+    | AcceptedApplication
+    | RejectedApplication
+    | UpdatedApplication
+    | AcceptedNode
+    | RejectedNode
+)
+Primary = Node | Queue | Application | Ask | Allocation | AskGroup
+
+
+class Outcome:
+    """Collects what one transaction will carry, over as many commands and cycles as the shell puts into it.
+
+    :ivar facts: for the RM, in the order in which they became true.
+    :ivar events: in the same order.
+    """
+
+    __slots__ = ("_touched", "events", "facts")
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.events: list[Event] = []
+        self._touched: dict[Primary, str] = {}
+
+    def touch(self, changed: Primary, partition: str) -> None:
+        """The object changed (or went). Told any number of times, it is written once."""
+        self._touched[changed] = partition
+
+    def objects(self) -> Iterator[tuple[str, Primary, bool]]:
+        """(partition, object, whether it is alive) of what must be written; to be drained once.
+
+        An object that came and went within this outcome is not written at all.
+        """
+        for changed, partition in self._touched.items():
+            if changed.gone:
+                if changed.published:
+                    changed.published = False
+                    yield partition, changed, False
+            else:
+                changed.published = True
+                yield partition, changed, True
+        self._touched.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self.facts or self.events or self._touched)

@@ -1,0 +1,137 @@
+"""Resources: named types, the shapes of demands, and sums over them.
+
+Two forms, each for its use:
+
+* A *shape* is what an ask wants: sparse, immutable, interned. All asks of one shape share one object, so "does this
+  shape fit here" is asked once for all of them, and comparing shapes is comparing identities.
+* A *vector* is a sum that changes (what a queue uses, what a node has free): a plain list of integers, indexed by the
+  type's number. Python's integers do not overflow; what leaves the core is saturated to int64 (:func:`saturated`).
+
+Missing is not zero everywhere (core-features §2.4): a type that a node does not name is 0 there; a type that a queue's
+max does not name is unlimited. The second is written as :data:`UNLIMITED` in a limit vector, so that the hot path
+needs one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from weakref import WeakValueDictionary
+
+INT64_MAX = (1 << 63) - 1
+INT64_MIN = -(1 << 63)
+
+# Larger than any sum of int64 quantities that a cluster can hold, so `used + asked > UNLIMITED` is never true.
+UNLIMITED = 1 << 120
+
+# A cluster has a handful of types; a client that invents names must not grow every vector for ever.
+TYPES_MAX = 256
+
+Vector = list[int]
+
+
+class TooManyTypes(ValueError):
+    """More resource type names than :data:`TYPES_MAX` in one partition."""
+
+
+def saturated(value: int) -> int:
+    """The int64 that is nearest to ``value``."""
+    if value > INT64_MAX:
+        return INT64_MAX
+    return max(value, INT64_MIN)
+
+
+class Shape:
+    """What one ask wants.
+
+    :ivar quantities: by type name, as asked, zeros included.
+    :ivar items: (type number, quantity) of the non-zero ones, by type number.
+    :ivar name: readable, stable over restarts: ``memory=4096,vcore=1000``.
+    :ivar wire: room for the shell's serialised form; the core never looks at it.
+    """
+
+    __slots__ = ("__weakref__", "items", "name", "quantities", "wire")
+
+    def __init__(self, quantities: Mapping[str, int], items: tuple[tuple[int, int], ...]) -> None:
+        self.quantities = dict(quantities)
+        self.items = items
+        self.name = ",".join(f"{name}={quantities[name]}" for name in sorted(quantities))
+        self.wire: tuple[bytes, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Shape({self.name})"
+
+
+class Types:
+    """The type names of one partition, numbered in the order of their first appearance, and its shapes.
+
+    A new type lengthens every vector that was made here: rare, and the only place where all of them are touched.
+    """
+
+    __slots__ = ("_shapes", "_vectors_by_fill", "names", "numbers")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.numbers: dict[str, int] = {}
+        # Weak: an RM whose every ask has another size must not fill the memory with shapes of the past.
+        self._shapes: WeakValueDictionary[tuple[tuple[str, int], ...], Shape] = WeakValueDictionary()
+        self._vectors_by_fill: dict[int, dict[int, Vector]] = {0: {}, UNLIMITED: {}}
+
+    def number(self, name: str) -> int:
+        """The type's number; a new name gets the next one. Raises TooManyTypes."""
+        found = self.numbers.get(name)
+        if found is not None:
+            return found
+        if len(self.names) >= TYPES_MAX:
+            raise TooManyTypes(f"resource type {name!r}: the partition knows {TYPES_MAX} types already")
+        self.numbers[name] = number = len(self.names)
+        self.names.append(name)
+        for fill, vectors in self._vectors_by_fill.items():
+            for vector in vectors.values():
+                vector.append(fill)
+        return number
+
+    def vector(self, fill: int = 0) -> Vector:
+        """A new vector over all types, filled with 0 or UNLIMITED; it grows with the types until :meth:`release`."""
+        vector = [fill] * len(self.names)
+        self._vectors_by_fill[fill][id(vector)] = vector
+        return vector
+
+    def release(self, *vectors: Vector) -> None:
+        """Forgets vectors whose owner is gone."""
+        for vector in vectors:
+            for kept in self._vectors_by_fill.values():
+                kept.pop(id(vector), None)
+
+    def shape(self, quantities: Mapping[str, int]) -> Shape:
+        """The one shape with these quantities."""
+        key = tuple(sorted(quantities.items()))
+        found = self._shapes.get(key)
+        if found is None:
+            items = tuple(sorted((self.number(name), value) for name, value in key if value))
+            self._shapes[key] = found = Shape(quantities, items)
+        return found
+
+    def items(self, quantities: Mapping[str, int]) -> list[tuple[int, int]]:
+        """(number, quantity) of each, zeros included."""
+        return [(self.number(name), value) for name, value in quantities.items()]
+
+    def quantities(self, vector: Vector) -> dict[str, int]:
+        """The non-zero entries by name, saturated."""
+        return {name: saturated(value) for name, value in zip(self.names, vector, strict=True) if value}
+
+
+def add(vector: Vector, items: Iterable[tuple[int, int]]) -> None:
+    """vector += items."""
+    for number, value in items:
+        vector[number] += value
+
+
+def subtract(vector: Vector, items: Iterable[tuple[int, int]]) -> None:
+    """vector -= items."""
+    for number, value in items:
+        vector[number] -= value
+
+
+def fits(items: Iterable[tuple[int, int]], free: Vector) -> bool:
+    """Whether free has room for each item."""
+    return all(value <= free[number] for number, value in items)

@@ -1,0 +1,481 @@
+"""The core's two doors: ``apply`` takes what the RM says, ``cycle`` decides. Nothing else changes the state.
+
+One :class:`SchedulerCore` is one RM: its partitions, queues, nodes and applications, in one total order. Time and
+configuration are arguments; there is no clock, no I/O and no randomness in here (design §2).
+"""
+
+from __future__ import annotations
+
+import heapq
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    Command,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    SetDeciding,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_scheduler.core.config import ClusterConfig, partition_name
+from muster_scheduler.core.objects import Allocation, Application, Node, Queue
+from muster_scheduler.core.outcome import (
+    AcceptedApplication,
+    AcceptedNode,
+    Change,
+    Detail,
+    Event,
+    EventType,
+    Outcome,
+    RejectedApplication,
+    RejectedAsk,
+    RejectedNode,
+)
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.resources import TooManyTypes
+from muster_scheduler.core.states import AppEvent, AppState
+
+NODE_PARTITION_ATTRIBUTE = "si/node-partition"
+FOREIGN_TAG = "foreign"
+FORCE_TAG = "application.create.force"
+
+_RELEASE_DETAILS = {
+    Termination.TIMEOUT: Detail.ALLOC_TIMEOUT,
+    Termination.PREEMPTED_BY_SCHEDULER: Detail.ALLOC_PREEMPT,
+    Termination.PLACEHOLDER_REPLACED: Detail.ALLOC_REPLACED,
+}
+
+
+class SchedulerCore:
+    """One RM's scheduler.
+
+    :ivar next_submission: number that the next submitted node, application or ask gets: the order of ties.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.partitions = {partition.name: Partition(partition) for partition in config.partitions}
+        self.next_submission = 1
+        self._deadlines: list[tuple[int, int, Partition, Application | Queue]] = []
+        self._deadline_order = 0
+
+    # ---- door one --------------------------------------------------------------------------------------------------
+
+    def start(self, now_ns: int, out: Outcome | None = None) -> Outcome:
+        """Announces the queues of a fresh registration."""
+        out = out if out is not None else Outcome()
+        for partition in self.partitions.values():
+            partition.announce_queues(out, now_ns)
+        return out
+
+    def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
+        """Takes one command.
+
+        :param out: an outcome to add to; without it a new one. Bad items are answered in it; they change nothing.
+        """
+        out = out if out is not None else Outcome()
+        match command:
+            case UpdateAllocations():
+                self._update_allocations(command, out, now_ns)
+            case UpdateApplications():
+                for app_item in command.new:
+                    self._add_application(app_item, out, now_ns)
+                for partition, app_id in command.remove:
+                    self._remove_application(partition, app_id, out, now_ns)
+            case UpdateNodes():
+                for node_item in command.nodes:
+                    self._update_node(node_item, out, now_ns)
+            case SetDeciding():
+                for each in self.partitions.values():
+                    each.deciding = command.deciding
+        self._collect_deadlines()
+        return out
+
+    # ---- door two --------------------------------------------------------------------------------------------------
+
+    def cycle(self, now_ns: int, budget: int, out: Outcome | None = None) -> Outcome:
+        """Fires what is due, then makes up to ``budget`` allocations; ``exhausted`` says whether more could follow."""
+        out = out if out is not None else Outcome()
+        self._fire_deadlines(out, now_ns)
+        left = budget
+        for partition in self.partitions.values():
+            left -= partition.cycle(out, now_ns, left)
+        self.exhausted = left > 0
+        self._collect_deadlines()
+        return out
+
+    #: After a cycle: nothing more fits until something changes. False: the budget ran out first.
+    exhausted: bool = False
+
+    def next_deadline_ns(self) -> int | None:
+        """When ``cycle`` must be called even if nothing comes in; None: never."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _fire_deadlines(self, out: Outcome, now_ns: int) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            due_ns, _, partition, what = heapq.heappop(self._deadlines)
+            if isinstance(what, Queue):
+                partition.sweep_queue(what, out, now_ns)
+            elif what.deadline_ns == due_ns and not what.gone:
+                partition.expire(what, out, now_ns)
+
+    def _collect_deadlines(self) -> None:
+        for partition in self.partitions.values():
+            for due_ns, what in partition.deadlines:
+                self._deadline_order += 1
+                heapq.heappush(self._deadlines, (due_ns, self._deadline_order, partition, what))
+            partition.deadlines.clear()
+
+    def _submission(self) -> int:
+        number = self.next_submission
+        self.next_submission = number + 1
+        return number
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    def _update_node(self, item: NodeItem, out: Outcome, now_ns: int) -> None:
+        name = partition_name(item.partition)
+        partition = self.partitions.get(name)
+        reason = ""
+        if partition is None:
+            reason = f"failed to find partition {item.partition!r} for node {item.node_id}"
+        else:
+            try:
+                match item.action:
+                    case NodeAction.CREATE | NodeAction.CREATE_DRAIN:
+                        reason = self._create_node(partition, item, out, now_ns)
+                    case NodeAction.UNKNOWN:
+                        reason = f"node {item.node_id}: action is not set"
+                    case _:
+                        reason = self._change_node(partition, item, out, now_ns)
+            except TooManyTypes as error:
+                reason = str(error)
+        if reason:
+            out.facts.append(RejectedNode(item.node_id, reason))
+
+    def _create_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
+        if item.node_id in partition.nodes:
+            return f"failure while adding new node: existing node {item.node_id}, node name must be unique"
+        for quantities in (item.capacity or {}, item.occupied or {}):
+            partition.types.items(quantities)  # names first: too many types must leave nothing behind
+        node = Node(partition.types, item.node_id)
+        node.attributes = dict(item.attributes)
+        node.schedulable = item.action is NodeAction.CREATE
+        node.submission = self._submission()
+        node.created_ns = now_ns
+        partition.add_node(node, item.capacity or {}, item.occupied or {})
+        out.touch(node, partition.name)
+        out.facts.append(AcceptedNode(node.node_id))
+        capacity = partition.types.quantities(node.capacity)
+        message = "Node added to the scheduler"
+        out.events.append(Event(EventType.NODE, Change.ADD, Detail.NONE, node.node_id, "", capacity, message, now_ns))
+        if item.occupied:
+            out.events.append(
+                Event(
+                    EventType.NODE,
+                    Change.SET,
+                    Detail.NODE_OCCUPIED,
+                    node.node_id,
+                    resource=dict(item.occupied),
+                    now_ns=now_ns,
+                )
+            )
+        for existing in item.existing:
+            self._adopt(existing._replace(node_id=node.node_id), out, now_ns)
+        return ""
+
+    def _change_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
+        node = partition.nodes.get(item.node_id)
+        if node is None:
+            return (
+                f"node {item.node_id} does not exist in partition {partition.name}: {item.action.name} is not possible"
+            )
+        if item.action is NodeAction.UPDATE:
+            return self._refresh_node(partition, node, item, out, now_ns)
+        if item.action is NodeAction.DECOMISSION:
+            self._remove_node(partition, node, out, now_ns)
+            return ""
+        wanted = item.action is NodeAction.DRAIN_TO_SCHEDULABLE
+        if wanted and node.schedulable:
+            return f"node {node.node_id} is not draining: DRAIN_TO_SCHEDULABLE is not possible"
+        if node.schedulable != wanted:
+            partition.set_node_schedulable(node, schedulable=wanted)
+            message = f"schedulable: {'true' if wanted else 'false'}"
+            out.events.append(
+                Event(EventType.NODE, Change.SET, Detail.NODE_SCHEDULABLE, node.node_id, message=message, now_ns=now_ns)
+            )
+            out.touch(node, partition.name)
+        return ""
+
+    def _refresh_node(self, partition: Partition, node: Node, item: NodeItem, out: Outcome, now_ns: int) -> str:
+        for quantities in (item.capacity or {}, item.occupied or {}):
+            partition.types.items(quantities)
+        if item.attributes:
+            node.attributes = dict(item.attributes)
+        if item.capacity is not None and partition.types.quantities(node.capacity) != _non_zero(item.capacity):
+            partition.set_node_capacity(node, item.capacity)
+            capacity = partition.types.quantities(node.capacity)
+            out.events.append(
+                Event(EventType.NODE, Change.SET, Detail.NODE_CAPACITY, node.node_id, resource=capacity, now_ns=now_ns)
+            )
+        if item.occupied is not None and item.occupied != node.reported_occupied:
+            partition.set_node_occupied(node, item.occupied)
+            occupied = partition.types.quantities(node.occupied)
+            out.events.append(
+                Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node.node_id, resource=occupied, now_ns=now_ns)
+            )
+        out.touch(node, partition.name)
+        return ""
+
+    def _remove_node(self, partition: Partition, node: Node, out: Outcome, now_ns: int) -> None:
+        for allocation in list(node.allocations.values()):
+            partition.release(
+                allocation,
+                Termination.STOPPED_BY_RM,
+                f"Node {node.node_id} Removed",
+                Detail.ALLOC_NODEREMOVED,
+                out,
+                now_ns,
+            )
+        for foreign in list(node.foreign.values()):
+            partition.unhold(foreign)
+            out.touch(foreign, partition.name)
+        partition.remove_node(node)
+        out.touch(node, partition.name)
+        out.events.append(
+            Event(
+                EventType.NODE,
+                Change.REMOVE,
+                Detail.NODE_DECOMISSION,
+                node.node_id,
+                message="Node removed from the scheduler",
+                now_ns=now_ns,
+            )
+        )
+
+    # ---- applications ----------------------------------------------------------------------------------------------
+
+    def _add_application(self, item: AppItem, out: Outcome, now_ns: int) -> None:
+        reason = self._place_application(item, out, now_ns)
+        if reason:
+            out.facts.append(RejectedApplication(item.app_id, reason))
+            out.events.append(
+                Event(EventType.APP, Change.REMOVE, Detail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns)
+            )
+
+    def _place_application(self, item: AppItem, out: Outcome, now_ns: int) -> str:
+        name = partition_name(item.partition)
+        partition = self.partitions.get(name)
+        if partition is None:
+            return f"partition {item.partition!r} does not exist"
+        if partition.live_application(item.app_id) is not None:
+            return f"adding application {item.app_id} to partition {name}, but application already existed"
+        user, groups = item.user, item.groups
+        if not user:
+            if item.tags.get(FORCE_TAG, "").lower() not in ("true", "1", "t"):
+                return "empty user cannot resolve: ugi.user must name the owner"
+            user, groups = "nobody", ("nogroup",)
+        path, reason = partition.place(item.queue, user, groups or (user,), item.tags)
+        if reason:
+            return f"failed to place application {item.app_id}: {reason}"
+        queue, created, reason = partition.create_queue(path)
+        if queue is None:
+            return f"failed to place application {item.app_id}: {reason}"
+        app = Application(partition.types, item.app_id, queue, self._submission(), now_ns)
+        app.requested_queue = item.queue
+        app.user, app.groups_of_user = user, groups
+        app.tags = dict(item.tags)
+        app.execution_timeout_ms = item.execution_timeout_ms
+        app.placeholder_ask, app.gang_style = item.placeholder_ask, item.gang_style
+        app.story.append((now_ns, AppState.NEW))
+        finished = partition.apps.get(item.app_id)
+        if finished is not None:
+            self._rename_finished(partition, finished, out)
+        partition.add_application(app)
+        for new in created:
+            partition.announce_queue(new, out, now_ns)
+        out.touch(app, partition.name)
+        out.facts.append(AcceptedApplication(app.app_id))
+        out.events.append(Event(EventType.APP, Change.ADD, Detail.NONE, app.app_id, now_ns=now_ns))
+        out.events.append(Event(EventType.APP, Change.SET, Detail.APP_NEW, app.app_id, now_ns=now_ns))
+        out.events.append(Event(EventType.QUEUE, Change.ADD, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns))
+        return ""
+
+    def _rename_finished(self, partition: Partition, finished: Application, out: Outcome) -> None:
+        """The id is used again: the finished application stays visible under ``<id>-<seconds>``."""
+        del partition.apps[finished.app_id]
+        name = f"{finished.app_id}-{finished.finished_ns // 1_000_000_000}"
+        while name in partition.apps:
+            name += "x"
+        finished.app_id = name
+        partition.apps[name] = finished
+        out.touch(finished, partition.name)
+
+    def _remove_application(self, partition_text: str, app_id: str, out: Outcome, now_ns: int) -> None:
+        partition = self.partitions.get(partition_name(partition_text))
+        app = partition.live_application(app_id) if partition is not None else None
+        if partition is not None and app is not None:
+            partition.remove_application(app, out, now_ns)
+
+    # ---- asks and allocations --------------------------------------------------------------------------------------
+
+    def _update_allocations(self, command: UpdateAllocations, out: Outcome, now_ns: int) -> None:
+        for release in command.releases:
+            self._release(release, out, now_ns)
+        for item in command.asks:
+            try:
+                if item.node_id or FOREIGN_TAG in item.tags:
+                    self._adopt(item, out, now_ns)
+                else:
+                    self._ask(item, out, now_ns)
+            except TooManyTypes as error:
+                _reject(item, str(error), out)
+
+    def _ask(self, item: AskItem, out: Outcome, now_ns: int) -> None:
+        partition = self.partitions.get(item.partition) or self.partitions.get(partition_name(item.partition))
+        if partition is None:
+            _reject(item, f"partition {item.partition!r} does not exist", out)
+            return
+        app = partition.live_application(item.app_id)
+        if app is None:
+            _reject(item, f"failed to find application {item.app_id}", out)
+            return
+        if not any(item.quantities.values()):
+            _reject(item, "allocation contains no resources", out)
+            return
+        shape = partition.types.shape(item.quantities)
+        old = app.asks.get(item.key)
+        held = app.allocations.get(item.key)
+        made = old.allocated if old is not None else _made(app, held)
+        if made >= item.wanted:
+            # Already allocated: a re-sent ask, or a change of what runs. Neither is a second ask.
+            if old is not None:
+                partition.remove_ask(old, out, now_ns, Detail.APP_REQUEST)
+                partition.complete_if_idle(app, out, now_ns)
+            return
+        submission = old.submission if old is not None else self._submission()
+        ask = partition.ask_of(item, app, shape, submission, old.created_ns if old is not None else now_ns)
+        ask.allocated, ask.pending = made, item.wanted - made
+        if old is not None:
+            same = (old.shape, old.priority, old.pending, old.tags) == (shape, ask.priority, ask.pending, ask.tags)
+            if same and old.task_group == ask.task_group and old.placeholder == ask.placeholder:
+                return
+            ask.published, old.published = old.published, False
+            partition.remove_ask(old, out, now_ns, None)
+        else:
+            out.events.append(
+                Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, item.key, shape, "", now_ns)
+            )
+        partition.add_ask(ask)
+        out.touch(ask, partition.name)
+        if app.state in (AppState.NEW, AppState.COMPLETING):
+            partition.change_state(app, AppEvent.RUN, out, now_ns)
+
+    def _adopt(self, item: AskItem, out: Outcome, now_ns: int) -> None:
+        """An allocation that exists already: the RM's report (recovery), or somebody else's (foreign)."""
+        name = partition_name(item.partition)
+        partition = self.partitions.get(name)
+        if partition is None:
+            _reject(item, f"partition {item.partition!r} does not exist", out)
+            return
+        foreign = FOREIGN_TAG in item.tags
+        if foreign and not item.node_id:
+            _reject(item, f"trying to add a foreign request (non-allocation) {item.key}", out)
+            return
+        node = partition.nodes.get(item.node_id)
+        if node is None:
+            _reject(item, f"failed to find node {item.node_id} for allocation {item.key}", out)
+            return
+        if not any(item.quantities.values()):
+            _reject(item, "allocation contains no resources", out)
+            return
+        app = None if foreign else partition.live_application(item.app_id)
+        if app is None and not foreign:
+            _reject(item, f"failed to find application {item.app_id}", out)
+            return
+        shape = partition.types.shape(item.quantities)
+        old = partition.foreign.get(item.key) if app is None else app.allocations.get(item.key)
+        if old is not None:
+            if old.shape is shape and old.node_id == item.node_id:
+                return
+            partition.unhold(old)
+            old.published = False
+        allocation = partition.allocation_of(item, app, shape, self._submission(), now_ns)
+        if app is not None and item.key in app.asks:
+            partition.remove_ask(app.asks[item.key], out, now_ns, None)
+        partition.adopt(allocation, out, now_ns)
+
+    def _release(self, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
+        partition = self.partitions.get(partition_name(item.partition))
+        if partition is None:
+            return
+        if not item.app_id:
+            self._release_foreign(partition, item, out, now_ns)
+            return
+        app = partition.live_application(item.app_id)
+        if app is None:
+            return
+        everything = not item.key and not item.uuid
+        asks_too = item.termination is not Termination.TIMEOUT
+        if asks_too or item.ask_only:
+            for ask in [ask for ask in app.asks.values() if everything or ask.key == item.key]:
+                partition.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
+        if not item.ask_only:
+            for allocation in _allocations_of(app, item):
+                self._release_one(partition, allocation, item, out, now_ns)
+        partition.complete_if_idle(app, out, now_ns)
+
+    def _release_one(
+        self, partition: Partition, allocation: Allocation, item: ReleaseItem, out: Outcome, now_ns: int
+    ) -> None:
+        # What the scheduler began (preemption, time-out, replacement) is confirmed by the RM, and not echoed.
+        ours = item.termination in _RELEASE_DETAILS
+        partition.release(
+            allocation,
+            Termination.STOPPED_BY_RM if item.termination is Termination.UNKNOWN else item.termination,
+            item.message,
+            _RELEASE_DETAILS.get(item.termination, Detail.ALLOC_CANCEL),
+            out,
+            now_ns,
+            tell=not ours,
+            completing=False,
+        )
+
+    def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
+        foreign = partition.foreign.get(item.key)
+        if foreign is not None:
+            partition.release(
+                foreign, Termination.STOPPED_BY_RM, item.message, Detail.ALLOC_CANCEL, out, now_ns, tell=False
+            )
+
+
+def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
+    if item.uuid:
+        return [a for a in app.allocations.values() if a.uuid == item.uuid]
+    if not item.key:
+        return list(app.allocations.values())
+    found = app.allocations.get(item.key)
+    if found is not None and not found.ordinal and f"{item.key}#1" not in app.allocations:
+        return [found]
+    return [a for a in app.allocations.values() if a.key == item.key]
+
+
+def _made(app: Application, held: Allocation | None) -> int:
+    """How many allocations of a key there are, when its ask is gone."""
+    if held is None:
+        return 0
+    made = 1
+    while f"{held.key}#{made}" in app.allocations:
+        made += 1
+    return made
+
+
+def _reject(item: AskItem, reason: str, out: Outcome) -> None:
+    out.facts.append(RejectedAsk(item.key, item.app_id, reason, item.previous_generation))
+
+
+def _non_zero(quantities: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in quantities.items() if value}

@@ -1,0 +1,74 @@
+# Muster: `make help` lists what there is. Everything lives in $(VENV); nothing is installed elsewhere,
+# except Debian packages that `install` (python3-venv) and `test` (servers) need and only when run as root.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+PYTEST_ARGS ?=
+BENCH_OUT ?= bench.json
+
+RUN_TIME := requirements/muster.lock requirements/build.lock
+DEVELOPMENT := requirements/dev.lock requirements/build.lock
+# Short tests share the machine; whole systems, and what is killed or measured, get it for themselves.
+PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
+SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
+
+.PHONY: help install install-dev demo test test-unit check format bench figures proto lock compose-test clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+install: $(VENV)/.installed ## Muster into .venv: .venv/bin/muster
+install-dev: $(VENV)/.installed-dev ## the same, with what tests and checks need
+
+$(VENV)/.installed: $(RUN_TIME) pyproject.toml scripts/venv
+	@scripts/venv $(VENV) $(RUN_TIME)
+	@touch $@
+
+$(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml scripts/venv
+	@scripts/venv $(VENV) $(DEVELOPMENT)
+	@touch $@ $(VENV)/.installed
+
+demo: install ## a scheduler on this machine, a cluster's trace through it, and a table of what happened
+	@$(BIN)/muster demo
+
+test: install-dev ## every test; finds or installs Kafka, Redis and PostgreSQL (tests/README.md)
+	@scripts/test-servers
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS)
+	$(BIN)/pytest $(SERIAL_TESTS) $(PYTEST_ARGS)
+
+test-unit: install-dev ## the tests that need no server
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
+
+check: install-dev ## style, types, who imports whom, stubs and locks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	PYTHON=$(BIN)/python scripts/proto --check
+	$(BIN)/python scripts/check-locks
+
+format: install-dev ## put the code into its style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install-dev ## allocations per second and latency, embedded and on Kafka, as JSON
+	@$(BIN)/python scripts/bench --out $(BENCH_OUT)
+
+figures: install-dev ## README's table of figures from bench's JSON
+	@$(BIN)/python scripts/figures $(BENCH_OUT)
+
+proto: install-dev ## stubs from proto/
+	PYTHON=$(BIN)/python scripts/proto
+
+lock: install-dev ## resolve requirements/*.lock anew
+	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade
+
+compose-test: install ## the compose stack for real: build, start, replay a trace, account for every task, remove
+	@scripts/compose-test
+
+clean: ## everything that make made
+	rm -rf $(VENV) .venv-tools .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

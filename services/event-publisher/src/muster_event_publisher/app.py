@@ -1,0 +1,271 @@
+"""The service: followers, rings, REST and exporters, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, Protocol
+
+import structlog
+import uvicorn
+from muster_bus.clock import Clock
+from muster_bus.log import Log
+from muster_bus.topics import Topics
+
+from muster_event_publisher import metrics
+from muster_event_publisher.feed import PartitionFeed
+from muster_event_publisher.history.exporter import Exporter, FlushPolicy, Retry
+from muster_event_publisher.history.sink import Sink
+from muster_event_publisher.log_search import LogSearch
+from muster_event_publisher.rest import EventsRest
+from muster_event_publisher.ring import Rings
+from muster_event_publisher.settings import PublisherSettings, parse_address
+from muster_event_publisher.source import EventSource
+from muster_event_publisher.streams import EventStreams, StreamLimits
+
+log = structlog.get_logger(__name__)
+
+SinkPlan = tuple[Sink, FlushPolicy]
+# Longest wait for connections to end: uvicorn itself gives them five seconds.
+_HTTP_STOP_S = 8.0
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class PublisherService:
+    """Follows every partition of ``si.events`` and publishes what comes.
+
+    One plain reader per partition; no group, no offsets kept anywhere: the rings are filled from the log at start, and
+    each sink knows its own progress. Any number of publishers can run on one log.
+
+    :param log: started; closed by whoever started it.
+    :param sinks: stores for history with their policies; None: those that the settings ask for.
+    """
+
+    def __init__(
+        self,
+        settings: PublisherSettings,
+        log: Log,
+        topics: Topics,
+        clock: Clock,
+        *,
+        sinks: Sequence[SinkPlan] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._log, self._topics, self._clock = log, topics, clock
+        self.rings = Rings(settings.ring_capacity)
+        partitions = range(topics.partitions)
+        self._feeds = [PartitionFeed(p, log, topics.events, self.rings, settings) for p in partitions]
+        self._searches = [LogSearch(log, topics.events, p, settings.log_search_records_max) for p in partitions]
+        limits = StreamLimits(
+            settings.max_streams, settings.max_streams_per_host, settings.stream_lag_records_max,
+            settings.stream_stall_s, settings.keepalive_s,
+        )  # fmt: skip
+        self._streams = EventStreams(limits, clock)
+        source = EventSource(self.rings, self._searches if settings.serve_from_log else [], topics)
+        self._rest = EventsRest(source, self._streams, settings, self.problems)
+        self.asgi = self._rest.app
+        plans = sinks if sinks is not None else sinks_of(settings, topics)
+        retry = Retry(settings.retry_min_s, settings.retry_max_s)
+        self._sinks = [sink for sink, _ in plans]
+        self._exporters = [
+            Exporter(sink, feed, log, topics.events, policy, retry, clock)
+            for sink, policy in plans
+            for feed in self._feeds
+        ]
+        self._follow_tasks: list[asyncio.Task[None]] = []
+        self._export_tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: _Server | None = None
+        self._http_task: asyncio.Task[None] | None = None
+        self._done: asyncio.Future[None] | None = None
+        self._stopping = False
+
+    @property
+    def http_port(self) -> int | None:
+        """The port that REST listens on; None when it does not."""
+        return self._server.port if self._server is not None else None
+
+    async def start(self) -> None:
+        """Fills the rings and begins; REST answers when this returns. Raises what the log raises, and OSError."""
+        self._done = asyncio.get_running_loop().create_future()
+        # 1. rings first: who asks at once gets the history
+        await asyncio.gather(*(feed.start() for feed in self._feeds))
+        # 2. then what follows the log
+        self._follow_tasks = [self._task(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
+        self._export_tasks = [self._task(exporter.run(), "export") for exporter in self._exporters]
+        self._tasks = [self._task(self._streams.watch(), "streams"), self._task(self._measure(), "measure")]
+        # 3. then the door
+        if self.settings.http_address:
+            self._server = _Server(self.asgi, self.settings.http_address)
+            self._http_task = self._task(self._server.serve(), "http")
+            await self._server.ready(self._http_task)
+        log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
+
+    async def wait(self) -> None:
+        """Returns when the service has been stopped; raises what killed it."""
+        assert self._done is not None, "start comes first"
+        await asyncio.shield(self._done)
+
+    async def stop(self) -> None:
+        """Takes and exports what is in the log now, within ``stop_timeout_s``; the rest is read again next time."""
+        if self._stopping or self._done is None:
+            return
+        self._stopping = True
+        try:
+            async with asyncio.timeout(self.settings.stop_timeout_s):
+                # 1. the followers read to the log's end, then the exporters write it
+                await asyncio.gather(*(feed.stop_at_end() for feed in self._feeds))
+                await asyncio.gather(*self._follow_tasks)
+                for exporter in self._exporters:
+                    exporter.finish()
+                await asyncio.gather(*self._export_tasks)
+        except TimeoutError:
+            log.warning("stopped before everything was exported; the rest will be read from the log")
+        except Exception as error:
+            log.warning("stopped with an error", error=str(error))
+        # 2. the door closes last, so that streams could take the last events
+        self._streams.stopping = True
+        self.rings.wake_all()
+        if self._server is not None and self._http_task is not None:
+            self._server.stop()
+            await asyncio.wait({self._http_task}, timeout=_HTTP_STOP_S)
+        await self._close()
+        if not self._done.done():
+            self._done.set_result(None)
+
+    async def abandon(self) -> None:
+        """Ends at once and writes nothing more, as a crash would. For tests."""
+        self._stopping = True
+        self._streams.stopping = True
+        if self._server is not None:
+            self._server.kill()
+        await self._close()
+
+    async def healthy(self) -> bool:
+        """Whether everything works; :meth:`problems` says what does not."""
+        return not await self.problems()
+
+    async def problems(self) -> list[str]:
+        """What does not work now, one sentence each."""
+        problems = [] if await self._log.healthy() else ["the log does not answer"]
+        problems += [f"partition {feed.partition} is not followed" for feed in self._feeds if not feed.healthy]
+        problems += sorted({exporter.problem for exporter in self._exporters if exporter.problem})
+        return problems
+
+    async def _close(self) -> None:
+        tasks = self._follow_tasks + self._export_tasks + self._tasks
+        tasks += [self._http_task] if self._http_task is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        parts: list[_Closable] = [*self._exporters, *self._feeds, *self._searches, *self._sinks]
+        for part in parts:
+            try:
+                await part.close()
+            except Exception as error:
+                log.warning("could not close", part=type(part).__name__, error=str(error))
+
+    async def _measure(self) -> None:
+        """The lag figures, now and then: asking for the end costs a round trip."""
+        while True:
+            await asyncio.sleep(5.0)
+            for feed in self._feeds:
+                metrics.FOLLOW_LAG.labels(str(feed.partition)).set(await feed.lag())
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=f"publisher-{name}")
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._stopping or self._done is None or self._done.done():
+            return
+        error = task.exception() or RuntimeError(f"{task.get_name()} ended")
+        log.error("event publisher died", task=task.get_name(), error=str(error))
+        self._done.set_exception(error)
+        self._done.exception()  # seen, also when nobody waits
+
+
+def sinks_of(settings: PublisherSettings, topics: Topics) -> list[SinkPlan]:
+    """The sinks that the settings ask for. Their libraries are imported only then."""
+    plans: list[SinkPlan] = []
+    if settings.parquet_dir is not None:
+        from muster_event_publisher.history.parquet import ParquetSink
+
+        policy = FlushPolicy(settings.parquet_roll_records, settings.parquet_roll_bytes, settings.parquet_roll_s)
+        plans.append((ParquetSink(settings.parquet_dir), policy))
+    if settings.postgres_dsn is not None:
+        from muster_event_publisher.history.postgres import PostgresSink
+
+        sink = PostgresSink(
+            settings.postgres_dsn,
+            topics.events,
+            schema=settings.postgres_schema,
+            transaction_records=settings.postgres_transaction_records,
+            timeout_s=settings.postgres_timeout_s,
+        )
+        # Bytes are bounded by records here: a write goes on at most a second later anyway.
+        plans.append((sink, FlushPolicy(settings.postgres_flush_records, 64 << 20, settings.postgres_flush_s)))
+    return plans
+
+
+class _Server:
+    """uvicorn within a running loop: it takes no signals and binds before it is started."""
+
+    def __init__(self, app: Any, address: str) -> None:
+        parsed = parse_address(address)
+        assert parsed is not None, "checked by the settings"
+        host, port = parsed
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise OSError(error.errno, f"http_address {address}: {error.strerror}") from error
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", server_header=False,
+            timeout_graceful_shutdown=5, h11_max_incomplete_event_size=64 * 1024,
+        )  # fmt: skip
+        self._server = _NoSignals(config)
+
+    async def serve(self) -> None:
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    async def ready(self, serving: asyncio.Task[None]) -> None:
+        """Returns when it listens; raises when serving ended before."""
+        up = asyncio.ensure_future(self._server.up.wait())
+        await asyncio.wait({up, serving}, return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if serving.done():
+            serving.result()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+
+    def kill(self) -> None:
+        self._server.force_exit = self._server.should_exit = True
+
+
+class _NoSignals(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,30 @@
+"""Reads ``si.v1.EventRecord``: the one module of the publisher that imports the stubs."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+from muster_proto.si.v1.si_pb2 import EventRecord
+
+from muster_event_publisher import metrics
+
+# What stands for a record whose bytes do not decode: nothing is left out silently.
+UNREADABLE_MESSAGE = "the event record cannot be read"
+_UNREADABLE = EventRecord(message=UNREADABLE_MESSAGE)
+
+TYPE_NAMES: dict[int, str] = {number: name for name, number in EventRecord.Type.items()}
+CHANGE_TYPE_NAMES: dict[int, str] = {number: name for name, number in EventRecord.ChangeType.items()}
+CHANGE_DETAIL_NAMES: dict[int, str] = {number: name for name, number in EventRecord.ChangeDetail.items()}
+
+
+def decode(value: bytes) -> EventRecord:
+    """The record; one that says so when the bytes do not decode."""
+    try:
+        return EventRecord.FromString(value)
+    except DecodeError:
+        metrics.UNREADABLE.inc()
+        return _UNREADABLE
+
+
+def enum_name(names: dict[int, str], number: int) -> str:
+    """The name of an enum's number; numbers of a newer interface get a name of their own."""
+    return names.get(number) or f"UNKNOWN_{number}"

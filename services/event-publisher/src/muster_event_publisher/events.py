@@ -1,0 +1,141 @@
+"""Events as the publisher passes them on: bytes, ids and offsets; nothing is parsed here.
+
+tracking event
+    An event for history, REST and streams (header ``tracking`` is ``1``). It carries ``id``, ``rm`` and ``instance``.
+    Ids are decimal, from 0, without gap *per RM*.
+
+shim event
+    REQUEST with change type NONE (seed 002, shim events): for the RM's shim only. ``tracking`` is ``0``; it takes no
+    id of the tracking order, so passing it over leaves no gap. An ``id`` header on it is ignored.
+
+run
+    Tracking events of one RM and one instance with consecutive ids, in log order.
+
+batch
+    What one reading of a partition gave: its runs, and the positions before and after. Positions are the reader's:
+    everything in ``[start, end)`` was seen, whatever holes the offsets have.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from muster_bus.log import Headers, Record
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING
+
+# Ids are stored as signed 64-bit numbers.
+_ID_LIMIT = 2**63
+# Longest decimal that can be below the limit: what is longer is not converted at all.
+_ID_DIGITS = 19
+
+
+@dataclass(slots=True)
+class EventRun:
+    """Consecutive tracking events of one RM; the id of ``values[i]`` is ``first_id + i``."""
+
+    rm_id: str
+    instance: str
+    partition: int
+    first_id: int
+    offsets: list[int] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def last_id(self) -> int:
+        return self.first_id + len(self.values) - 1
+
+    def from_index(self, index: int) -> EventRun:
+        """The run without its first ``index`` events."""
+        if index == 0:
+            return self
+        return EventRun(
+            self.rm_id, self.instance, self.partition, self.first_id + index, self.offsets[index:], self.values[index:]
+        )
+
+
+@dataclass(slots=True)
+class EventBatch:
+    """Runs in log order, and what they cover: positions ``start`` (inclusive) to ``end`` (exclusive).
+
+    :param shim: shim events that were passed over.
+    :param malformed: records that are no event and were passed over.
+    """
+
+    partition: int
+    start: int
+    end: int
+    runs: list[EventRun]
+    shim: int = 0
+    malformed: int = 0
+
+    @property
+    def records(self) -> int:
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(sum(map(len, run.values)) for run in self.runs)
+
+    def since(self, position: int) -> EventBatch:
+        """The part at or after ``position``."""
+        if position <= self.start:
+            return self
+        runs = [run.from_index(bisect_left(run.offsets, position)) for run in self.runs]
+        return EventBatch(self.partition, max(position, self.start), self.end, [run for run in runs if run])
+
+
+def batch_of(partition: int, records: Sequence[Record], start: int, end: int) -> EventBatch:
+    """Sorts what a read gave into runs. Never raises for a record's content: what is no event is counted."""
+    runs: list[EventRun] = []
+    offsets: list[int] = []
+    values: list[bytes] = []
+    next_id = -1
+    last_tail: Headers | None = None
+    shim = malformed = 0
+    for record in records:
+        headers, value = record.headers, record.value
+        # The scheduler writes id first; the other headers are the same from record to record.
+        if len(headers) == 4 and headers[1:] == last_tail and headers[0][0] == HEADER_EVENT_ID and value is not None:
+            number = headers[0][1]
+            if number.isdigit() and int(number) == next_id:
+                offsets.append(record.offset)
+                values.append(value)
+                next_id += 1
+                continue
+        event = _event_of(record)
+        if event is None:
+            shim += 1
+            continue
+        rm_id, instance, event_id = event
+        if event_id < 0 or value is None:
+            malformed += 1
+            continue
+        same = runs and runs[-1].rm_id == rm_id and runs[-1].instance == instance and event_id == next_id
+        if not same:
+            run = EventRun(rm_id, instance, partition, event_id)
+            runs.append(run)
+            offsets, values = run.offsets, run.values
+        offsets.append(record.offset)
+        values.append(value)
+        next_id = event_id + 1
+        last_tail = headers[1:]
+    return EventBatch(partition, start, end, runs, shim, malformed)
+
+
+def _event_of(record: Record) -> tuple[str, str, int] | None:
+    """RM, instance and id of a tracking event; None for a shim event; id -1 for what is neither."""
+    headers = dict(record.headers)
+    if headers.get(HEADER_TRACKING) == b"0":
+        return None
+    number = headers.get(HEADER_EVENT_ID, b"")
+    try:
+        rm_id, instance = headers[HEADER_RM_ID].decode(), headers[HEADER_INSTANCE].decode()
+    except (KeyError, UnicodeDecodeError):
+        return "", "", -1
+    event_id = int(number) if number.isdigit() and len(number) <= _ID_DIGITS else -1
+    return rm_id, instance, event_id if event_id < _ID_LIMIT else -1

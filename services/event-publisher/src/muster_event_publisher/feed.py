@@ -1,0 +1,156 @@
+"""One partition of ``si.events``, followed: it feeds the rings, and keeps a short tail for the exporters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import structlog
+from muster_bus.errors import LogError, LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader
+
+from muster_event_publisher import metrics
+from muster_event_publisher.events import EventBatch, batch_of
+from muster_event_publisher.log_search import read_back
+from muster_event_publisher.ring import Rings, Signal
+from muster_event_publisher.settings import PublisherSettings
+
+log = structlog.get_logger(__name__)
+
+
+class PartitionFeed:
+    """Follows a partition from its end on, after the rings are filled from its tail.
+
+    tail
+        The newest batches, covering the positions ``[tail_start, tail_end)``. An exporter whose position is inside
+        takes from memory; one that is behind reads the log itself until it is inside. Positions alone decide, so
+        nothing is lost or doubled where the two ways meet.
+    """
+
+    def __init__(self, partition: int, bus: Log, topic: str, rings: Rings, settings: PublisherSettings) -> None:
+        self.partition = partition
+        self.changed = Signal()
+        self.healthy = False
+        self.tail_start = self.tail_end = 0
+        self._bus, self._topic, self._rings, self._settings = bus, topic, rings, settings
+        self._tail: deque[tuple[EventBatch, int]] = deque()
+        self._tail_records = 0
+        self._reader: LogReader | None = None
+        self._stop_at: int | None = None
+
+    async def start(self) -> None:
+        """Fills the rings with the newest events of the log, and stands where following begins."""
+        self._reader = reader = await self._bus.reader(self._topic, self.partition)
+        end = await reader.end_offset()
+        limit = self._settings.backfill_records_max
+        for piece in await read_back(reader, self.partition, end, self._settings.ring_capacity, limit):
+            self._into_rings(batch_of(self.partition, piece, 0, 0))
+            await asyncio.sleep(0)
+        reader.seek(end)
+        self.tail_start = self.tail_end = end
+        self.healthy = True
+
+    async def follow(self) -> None:
+        """Takes what comes, until :meth:`stop_at_end` says so. Raises what cannot be waited out."""
+        assert self._reader is not None, "start comes first"
+        pause_s = self._settings.retry_min_s
+        while self._stop_at is None or self.tail_end < self._stop_at:
+            start = self._reader.position
+            try:
+                # 1. read
+                timeout_s = self._settings.poll_s if self._stop_at is None else 0.05
+                records = await self._reader.read(self._settings.read_records_max, timeout_s)
+            except OffsetGone as gone:
+                # Retention was faster than this follower; the ids will show the gap.
+                log.warning("events were deleted before they were read", partition=self.partition, error=str(gone))
+                self._jump(gone.first)
+                continue
+            except LogUnavailable as error:
+                self.healthy = False
+                metrics.LOG_ERRORS.inc()
+                log.warning("the log does not answer", partition=self.partition, error=str(error), retry_s=pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, self._settings.retry_max_s)
+                continue
+            self.healthy, pause_s = True, self._settings.retry_min_s
+            if records or self._reader.position != start:
+                # 2. rings first: REST and streams are waiting
+                batch = batch_of(self.partition, records, start, self._reader.position)
+                self._into_rings(batch)
+                # 3. then the tail, for the exporters
+                self._into_tail(batch, len(records))
+            elif self._stop_at is not None:
+                break  # the end that was seen at stop may lie behind holes
+
+    async def stop_at_end(self) -> None:
+        """Lets :meth:`follow` return once it has read what is visible now."""
+        assert self._reader is not None, "start comes first"
+        self._stop_at = await self._reader.end_offset()
+
+    async def lag(self) -> int:
+        """Offsets that are visible and not yet taken; 0 when the log does not say."""
+        assert self._reader is not None, "start comes first"
+        try:
+            return max(await self._reader.end_offset() - self.tail_end, 0)
+        except LogError:
+            return 0
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            await self._reader.close()
+
+    def take(self, position: int, records_max: int) -> EventBatch | None:
+        """What the tail has from ``position`` on (possibly nothing yet); None when that is older than the tail.
+
+        The answer's ``end`` is the position to go on from.
+        """
+        if position < self.tail_start:
+            return None
+        taken = EventBatch(self.partition, position, position, [])
+        count = 0
+        for batch, records in self._tail:
+            if batch.end <= position:
+                continue
+            taken.runs += batch.since(position).runs
+            taken.end = batch.end
+            count += records
+            if count >= records_max:
+                break
+        return taken
+
+    def _into_rings(self, batch: EventBatch) -> None:
+        metrics.SHIM_EVENTS.inc(batch.shim)
+        if batch.malformed:
+            metrics.MALFORMED.inc(batch.malformed)
+            log.error("records that are no events", partition=self.partition, count=batch.malformed, before=batch.end)
+        if not self._settings.tracking_enabled:
+            return
+        for run in batch.runs:
+            ring = self._rings.ring_for(run.rm_id, run.instance)
+            missing, repeated = ring.extend(run.first_id, run.values)
+            metrics.EVENTS.labels(run.rm_id).inc(len(run) - repeated)
+            metrics.RING_EVENTS.labels(run.rm_id).set(len(ring))
+            if missing is not None:
+                metrics.MISSING.labels(run.rm_id).inc(missing[1] - missing[0] + 1)
+                log.error("event ids are missing in the log", rm=run.rm_id, first=missing[0], last=missing[1])
+            if repeated:
+                metrics.REPEATED.labels(run.rm_id).inc(repeated)
+                log.error("event ids are repeated in the log", rm=run.rm_id, first=run.first_id, count=repeated)
+
+    def _into_tail(self, batch: EventBatch, records: int) -> None:
+        self._tail.append((batch, records))
+        self._tail_records += records
+        self.tail_end = batch.end
+        while self._tail and self._tail_records > self._settings.tail_records:
+            dropped, count = self._tail.popleft()
+            self._tail_records -= count
+            self.tail_start = dropped.end
+        self.changed.notify()
+
+    def _jump(self, position: int) -> None:
+        assert self._reader is not None, "start comes first"
+        self._reader.seek(position)
+        self._tail.clear()
+        self._tail_records = 0
+        self.tail_start = self.tail_end = position
+        self.changed.notify()

@@ -1,0 +1,1 @@
+"""History: stores outside of the log that keep every tracking event (``sink.py`` has the contract)."""

@@ -1,0 +1,51 @@
+"""A sink in memory: for tests, and as the shortest example of the contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster_event_publisher.errors import SinkUnavailable
+from muster_event_publisher.events import EventBatch
+from muster_event_publisher.history.sink import Progress, last_event
+
+
+@dataclass
+class MemoryTarget:
+    """What outlives a :class:`MemorySink`: hand it to the next one."""
+
+    events: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    progress: dict[int, Progress] = field(default_factory=dict)
+
+
+class MemorySink:
+    """See :class:`muster_event_publisher.history.sink.Sink`.
+
+    :param target: what an earlier sink left behind; a new one otherwise.
+    """
+
+    name = "memory"
+
+    def __init__(self, target: MemoryTarget | None = None) -> None:
+        self.target = target if target is not None else MemoryTarget()
+        self.down = False
+
+    async def start(self) -> None:
+        self._check()
+
+    async def progress(self, partition: int) -> Progress | None:
+        self._check()
+        return self.target.progress.get(partition)
+
+    async def write(self, batch: EventBatch) -> None:
+        self._check()
+        for run in batch.runs:
+            for index, value in enumerate(run.values):
+                self.target.events.setdefault((run.instance, run.first_id + index), value)
+        self.target.progress[batch.partition] = Progress(batch.end, last_event(batch))
+
+    async def close(self) -> None:
+        return
+
+    def _check(self) -> None:
+        if self.down:
+            raise SinkUnavailable(self.name, "it is down")

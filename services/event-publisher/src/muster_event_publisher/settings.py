@@ -1,0 +1,96 @@
+"""The publisher's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+_ADDRESS = "127.0.0.1:9082"
+
+
+class PublisherSettings(BaseModel):
+    """What can be set. Names follow the keys of seed 002 and of the core (``event.*``) where these exist."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    http_address: str = Field(
+        _ADDRESS, description='where REST listens, host:port; port 0: any free; "": do not listen'
+    )
+    trusted_proxies: tuple[str, ...] = Field(
+        (), description="peers whose X-Forwarded-For names the client, for the limits per host (addresses)"
+    )
+
+    # The ring and REST (service.event.* of seed 002).
+    tracking_enabled: bool = Field(True, description="false: no ring, no REST answers (the log and history go on)")
+    ring_capacity: int = Field(
+        100_000, ge=0, le=2**32 - 1, description="newest events kept per RM (ringBufferCapacity)"
+    )
+    rest_response_size: int = Field(
+        10_000, ge=1, le=2**32 - 1, description="most events in one batch answer (RESTResponseSize)"
+    )
+    serve_from_log: bool = Field(True, description="events older than the ring are looked up in the log")
+    log_search_records_max: int = Field(
+        1_000_000, ge=1, description="records that one look-up of an old event id may read"
+    )
+
+    # Streams.
+    max_streams: int = Field(100, ge=0, description="open streams in total (maxStreams)")
+    max_streams_per_host: int = Field(15, ge=0, description="open streams per peer address (maxStreamsPerHost)")
+    keepalive_s: float = Field(30.0, ge=0, description="an idle stream gets a line this often; 0: never")
+    stream_lag_records_max: int = Field(
+        100_000, ge=1, description="a stream further behind is dropped, and told at which id to go on"
+    )
+    stream_stall_s: float = Field(300.0, gt=0, description="a client that reads nothing for so long is dropped")
+
+    # Following the log.
+    read_records_max: int = Field(5_000, ge=1, description="records per read of the log")
+    poll_s: float = Field(1.0, gt=0, description="longest wait of one read")
+    tail_records: int = Field(
+        20_000, ge=0, description="newest records that exporters take from memory instead of reading the log again"
+    )
+    backfill_records_max: int = Field(
+        1_000_000, ge=0, description="most records per partition that are read backwards at start to fill the rings"
+    )
+
+    # History: Parquet.
+    parquet_dir: Path | None = Field(None, description="folder for Parquet files; none: off")
+    parquet_roll_records: int = Field(100_000, ge=1, description="a file is written when so many events wait")
+    parquet_roll_bytes: int = Field(64 * 1024 * 1024, ge=1, description="or so many bytes of serialised events")
+    parquet_roll_s: float = Field(60.0, gt=0, description="or when the oldest has waited so long")
+
+    # History: PostgreSQL.
+    postgres_dsn: SecretStr | None = Field(None, description="postgresql://user:password@host/database; none: off")
+    postgres_schema: str = Field("muster", description="schema that holds the tables; made when absent")
+    postgres_flush_records: int = Field(10_000, ge=1, description="a write is made when so many events wait")
+    postgres_flush_s: float = Field(1.0, gt=0, description="or when the oldest has waited so long")
+    postgres_transaction_records: int = Field(5_000, ge=1, description="events in one transaction")
+    postgres_timeout_s: float = Field(30.0, gt=0, description="longest wait for one statement")
+
+    # Failure and stop.
+    retry_min_s: float = Field(0.2, gt=0, description="first wait after a store or the log failed; doubled each time")
+    retry_max_s: float = Field(30.0, gt=0, description="longest such wait")
+    stop_timeout_s: float = Field(10.0, ge=0, description="at stop: time to write what is read; the rest is read again")
+
+    @field_validator("http_address")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and parse_address(value) is None:
+            raise ValueError(f"http_address {value!r}: expected host:port with a port from 0 to 65535")
+        return value
+
+    @field_validator("postgres_schema")
+    @classmethod
+    def _schema(cls, value: str) -> str:
+        # It goes into statements, where parameters cannot stand: plain names only.
+        if not (value.isascii() and value.isidentifier() and value == value.lower() and len(value) <= 63):
+            raise ValueError(f"postgres_schema {value!r}: expected lower-case letters, digits and '_', at most 63")
+        return value
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """``host:port`` (IPv6 in brackets) as a pair; None when it is not one."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)

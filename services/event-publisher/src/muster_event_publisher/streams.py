@@ -1,0 +1,241 @@
+"""Event streams: one cursor per client over ring and log (seed 002, streaming).
+
+A stream has no buffer of events. It has a cursor, the next id to send: while the cursor is in the ring, events come
+from there; when it is older, from the log; at the end it waits for more. History and live events are the same walk, so
+there is no seam where one could be lost, doubled or out of order, and a slow client costs nobody anything but its lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogError
+from starlette.types import Receive, Scope, Send
+
+from muster_event_publisher import metrics, render
+from muster_event_publisher.errors import RequestRefused, SearchTooLong
+from muster_event_publisher.render import EventLines
+from muster_event_publisher.ring import EventRing
+from muster_event_publisher.source import EventSource
+
+log = structlog.get_logger(__name__)
+
+# Events per chunk sent: some 60 KB, about a millisecond to render.
+_CHUNK = 256
+# How often lag and stall of all streams are looked at.
+_LOOK_S = 1.0
+# A dropped client has so long to take the line that says why.
+_LAST_LINE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """See the settings of the same names."""
+
+    total: int
+    per_host: int
+    lag_records: int
+    stall_s: float
+    keepalive_s: float
+
+
+class EventStreams:
+    """All open streams, and their limits."""
+
+    def __init__(self, limits: StreamLimits, clock: Clock) -> None:
+        self.limits, self.clock = limits, clock
+        self.stopping = False
+        self._open: set[EventStream] = set()
+        self._hosts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def check_room(self, host: str) -> None:
+        """Raises RequestRefused (503) when a limit is reached."""
+        limit = "total" if len(self._open) >= self.limits.total else ""
+        if self._hosts[host] >= self.limits.per_host:
+            limit = "host"
+        if limit or self.stopping:
+            metrics.STREAMS_REFUSED.labels(limit or "stopping").inc()
+            raise RequestRefused(503, "Too many streaming connections" if limit else "The event publisher is stopping")
+
+    def enter(self, stream: EventStream) -> None:
+        self._open.add(stream)
+        self._hosts[stream.host] += 1
+        metrics.STREAMS.set(len(self._open))
+
+    def leave(self, stream: EventStream) -> None:
+        self._open.discard(stream)
+        self._hosts[stream.host] -= 1
+        if not self._hosts[stream.host]:
+            del self._hosts[stream.host]
+        metrics.STREAMS.set(len(self._open))
+
+    async def watch(self) -> None:
+        """Drops streams that are too far behind or stalled, for ever."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for stream in list(self._open):
+                stream.check()
+
+
+class EventStream:
+    """One client's stream; an ASGI application that answers one request.
+
+    Lines: ``{"InstanceUUID":…}`` first and whenever nothing else came for ``keepalive_s``; then one event per line,
+    ids without gap. Where ids are missing in the log, a line with InstanceUUID, NextID and a message says so. When the
+    publisher ends the stream, the last line is an error object whose message says why and where to go on.
+
+    :param ring: None when no RM has events yet: the stream begins with the first RM that has some.
+    :param cursor: id of the first event to send.
+    """
+
+    def __init__(
+        self,
+        streams: EventStreams,
+        source: EventSource,
+        ring: EventRing | None,
+        cursor: int,
+        host: str,
+        headers: list[tuple[bytes, bytes]],
+    ) -> None:
+        self.host = host
+        self.cursor = cursor
+        self._streams, self._source, self._ring, self._headers = streams, source, ring, headers
+        self._limits = streams.limits
+        # What the client asked for may be more than the lag allowed; it counts until it has caught up once.
+        self._allowed_lag = self._limits.lag_records + (ring.next_id - cursor if ring is not None else 0)
+        self._sending_since: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._end: str | None = None
+        self._gone = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._task = asyncio.current_task()
+        watcher = asyncio.create_task(self._until_gone(receive))
+        self._streams.enter(self)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            try:
+                await self._run(send)
+            except asyncio.CancelledError:
+                if not self._gone and self._end is None:
+                    raise
+                assert self._task is not None, "set above"
+                self._task.uncancel()
+            if not self._gone:
+                await self._last_line(send)
+        finally:
+            watcher.cancel()
+            self._streams.leave(self)
+
+    def check(self) -> None:
+        """Ends the stream when its client is too far behind, or has read nothing for too long."""
+        ring, limits = self._ring, self._limits
+        if ring is None or self._sending_since is None or self._end is not None:
+            return
+        lag = ring.next_id - self.cursor
+        stalled_s = self._streams.clock.monotonic() - self._sending_since
+        if lag > self._allowed_lag:
+            self._drop("lag", f"the client is {lag} events behind, allowed are {limits.lag_records}")
+        elif stalled_s > limits.stall_s:
+            self._drop(
+                "stall", f"the client has read nothing for {stalled_s:.0f} s, allowed are {limits.stall_s:.0f} s"
+            )
+
+    async def _run(self, send: Send) -> None:
+        # 1. whose events
+        while self._ring is None:
+            if self._streams.stopping:
+                self._finish("stopping", "the event publisher is stopping")
+                return
+            self._ring = next(iter(self._source.rings.all()), None)
+            if self._ring is None:
+                await self._source.rings.changed.wait(None)
+            else:
+                self.cursor = self._ring.lowest
+        ring, lines = self._ring, self._source.lines(self._ring)
+        await self._put(send, render.instance_line(ring.instance))
+        while self._end is None:
+            # 2. what is older than the ring comes from the log
+            if self.cursor < ring.lowest:
+                await self._send_old(send, ring)
+            # 3. what the ring has
+            elif self.cursor < ring.next_id:
+                await self._send_ring(send, ring, lines)
+            # 4. nothing left: wait for more
+            else:
+                self._allowed_lag = self._limits.lag_records
+                if self._streams.stopping:
+                    self._finish("stopping", "the event publisher is stopping")
+                elif self._source.rings.get(ring.rm_id) is not ring:
+                    self._finish("instance", "the event ids begin anew with another instance")
+                elif not await ring.changed.wait(self._limits.keepalive_s or None):
+                    await self._put(send, render.instance_line(ring.instance))
+
+    async def _send_ring(self, send: Send, ring: EventRing, lines: EventLines) -> None:
+        values = ring.slice(self.cursor, _CHUNK)
+        body: list[bytes] = []
+        missing_from: int | None = None
+        for event_id, value in enumerate(values, self.cursor):
+            if value is None:
+                missing_from = event_id if missing_from is None else missing_from
+                continue
+            if missing_from is not None:
+                body.append(render.resync_line(ring.instance, missing_from, event_id))
+                missing_from = None
+            body += (lines.get(event_id, value), b"\n")
+        end = self.cursor + len(values)
+        if missing_from is not None:
+            body.append(render.resync_line(ring.instance, missing_from, end))
+        await self._put(send, b"".join(body))
+        self.cursor = end
+
+    async def _send_old(self, send: Send, ring: EventRing) -> None:
+        try:
+            found = await self._source.old(ring, self.cursor, _CHUNK)
+        except (SearchTooLong, LogError) as error:
+            self._finish("log", f"older events cannot be read: {error}")
+            return
+        first_id = min(found.first_id, ring.lowest) if found else ring.lowest
+        body = [render.resync_line(ring.instance, self.cursor, first_id)] if first_id > self.cursor else []
+        values = found.values if found and found.first_id == first_id else []
+        for value in values:
+            body += (render.event_json(value), b"\n")
+        await self._put(send, b"".join(body))
+        self.cursor = first_id + len(values)
+
+    async def _put(self, send: Send, body: bytes) -> None:
+        self._sending_since = self._streams.clock.monotonic()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._sending_since = None
+
+    async def _last_line(self, send: Send) -> None:
+        body = render.error_json(503, f"{self._end}; go on with ?start={self.cursor}")
+        try:
+            async with asyncio.timeout(_LAST_LINE_S):
+                await send({"type": "http.response.body", "body": body, "more_body": False})
+        except TimeoutError:
+            log.info("a dropped client did not take its last line", host=self.host)
+
+    def _finish(self, reason: str, story: str) -> None:
+        self._end = story
+        metrics.STREAMS_DROPPED.labels(reason).inc()
+        log.info("event stream ended", host=self.host, reason=story, cursor=self.cursor)
+
+    def _drop(self, reason: str, story: str) -> None:
+        self._finish(reason, story)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        if self._task is not None:
+            self._task.cancel()

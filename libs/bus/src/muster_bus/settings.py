@@ -20,61 +20,90 @@ class LogSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    backend: Literal["kafka", "sqlite", "memory"] = Field("sqlite", description="The log's engine.")
+    backend: Literal["kafka", "sqlite", "memory"] = Field(default="sqlite", description="The log's engine.")
 
-    topic_prefix: str = Field("", description="Put before each topic's name, with its own separator ('staging.').")
-    partitions: int = Field(4, ge=1, le=4096, description="Partitions of each topic; never changed afterwards.")
-    replication: int = Field(1, ge=1, le=32, description="Copies of each partition (Kafka; 3 in production).")
-    requests_retention_s: float = Field(7 * _DAY_S, gt=0, description="Age at which requests are deleted.")
-    responses_retention_s: float = Field(1 * _DAY_S, gt=0, description="Age at which responses are deleted.")
-    events_retention_s: float = Field(30 * _DAY_S, gt=0, description="Age at which events are deleted.")
-    dead_letters_retention_s: float = Field(30 * _DAY_S, gt=0, description="Age at which dead letters are deleted.")
+    topic_prefix: str = Field(
+        default="", description="Put before each topic's name, with its own separator ('staging.')."
+    )
+    partitions: int = Field(default=4, ge=1, le=4096, description="Partitions of each topic; never changed afterwards.")
+    replication: int = Field(default=1, ge=1, le=32, description="Copies of each partition (Kafka; 3 in production).")
+    requests_retention_s: float = Field(default=7 * _DAY_S, gt=0, description="Age at which requests are deleted.")
+    responses_retention_s: float = Field(default=1 * _DAY_S, gt=0, description="Age at which responses are deleted.")
+    events_retention_s: float = Field(default=30 * _DAY_S, gt=0, description="Age at which events are deleted.")
+    dead_letters_retention_s: float = Field(
+        default=30 * _DAY_S, gt=0, description="Age at which dead letters are deleted."
+    )
 
     max_record_bytes: int = Field(
-        1 << 20, ge=1024, le=1 << 30, description="Largest record (key, value, headers and framing)."
+        default=1 << 20, ge=1024, le=1 << 30, description="Largest record (key, value, headers and framing)."
     )
     max_queued_bytes: int = Field(
-        16 << 20, ge=1 << 16, description="Bytes a process may have appended and not yet durable; then ready() waits."
+        default=16 << 20,
+        ge=1 << 16,
+        description="Bytes a process may have appended and not yet durable; then ready() waits.",
     )
     transaction_deadline_s: float = Field(
-        10.0, gt=0, description="A commit without an answer by then has failed; the partition is rebuilt from the log."
+        default=10.0,
+        gt=0,
+        description="A commit without an answer by then has failed; the partition is rebuilt from the log.",
     )
-    health_timeout_s: float = Field(2.0, gt=0, description="A log that does not answer in this time is not healthy.")
+    health_timeout_s: float = Field(
+        default=2.0, gt=0, description="A log that does not answer in this time is not healthy."
+    )
 
-    kafka_bootstrap_servers: str = Field("127.0.0.1:9092", description="host:port[,host:port...] of Kafka brokers.")
+    kafka_bootstrap_servers: str = Field(
+        default="127.0.0.1:9092", description="host:port[,host:port...] of Kafka brokers."
+    )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="How to speak to the brokers."
+        default="PLAINTEXT", description="How to speak to the brokers."
     )
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "SCRAM-SHA-512", description="SASL mechanism, with a SASL protocol."
+        default="SCRAM-SHA-512", description="SASL mechanism, with a SASL protocol."
     )
-    kafka_sasl_username: str = Field("", description="SASL user.")
-    kafka_sasl_password: SecretStr = Field(SecretStr(""), description="SASL password.")
-    kafka_ca_file: Path | None = Field(None, description="PEM file with the CAs to trust (default: the system's).")
-    kafka_client_cert_file: Path | None = Field(None, description="PEM file with the client's certificate.")
-    kafka_client_key_file: Path | None = Field(None, description="PEM file with the client's key.")
-    kafka_start_timeout_s: float = Field(20.0, gt=0, description="Start and take-over give up after this long.")
+    kafka_sasl_username: str = Field(default="", description="SASL user.")
+    kafka_sasl_password: SecretStr = Field(default=SecretStr(""), description="SASL password.")
+    kafka_ca_file: Path | None = Field(
+        default=None, description="PEM file with the CAs to trust (default: the system's)."
+    )
+    kafka_client_cert_file: Path | None = Field(default=None, description="PEM file with the client's certificate.")
+    kafka_client_key_file: Path | None = Field(default=None, description="PEM file with the client's key.")
+    kafka_start_timeout_s: float = Field(default=20.0, gt=0, description="Start and take-over give up after this long.")
     kafka_transaction_timeout_s: float = Field(
-        10.0, ge=1, description="The broker undoes a transaction of a dead owner after this; readers wait behind it."
+        default=10.0,
+        ge=1,
+        description="The broker undoes a transaction of a dead owner after this; readers wait behind it.",
     )
-    kafka_linger_ms: float = Field(2.0, ge=0, le=1000, description="How long a writer waits for company for a record.")
-    kafka_fetch_max_wait_ms: int = Field(250, ge=1, description="How long a broker holds a fetch without records.")
-    kafka_fetch_max_bytes: int = Field(8 << 20, ge=1024, description="Largest fetch answer per partition.")
-    kafka_min_insync_replicas: int = Field(1, ge=1, description="Set on topics at creation (2 with replication 3).")
+    kafka_linger_ms: float = Field(
+        default=2.0, ge=0, le=1000, description="How long a writer waits for company for a record."
+    )
+    kafka_fetch_max_wait_ms: int = Field(
+        default=250, ge=1, description="How long a broker holds a fetch without records."
+    )
+    kafka_fetch_max_bytes: int = Field(default=8 << 20, ge=1024, description="Largest fetch answer per partition.")
+    kafka_min_insync_replicas: int = Field(
+        default=1, ge=1, description="Set on topics at creation (2 with replication 3)."
+    )
 
-    sqlite_path: Path = Field(Path("muster-data/log.db"), description="The embedded log's file.")
+    sqlite_path: Path = Field(default=Path("muster-data/log.db"), description="The embedded log's file.")
     sqlite_synchronous: Literal["full", "normal"] = Field(
-        "full", description="'full' survives power loss; 'normal' may lose the last commits then, never tears them."
+        default="full",
+        description="'full' survives power loss; 'normal' may lose the last commits then, never tears them.",
     )
     sqlite_tail_bytes: int = Field(
-        64 << 20, ge=0, description="Recent records kept in memory; older ones are read from the file."
+        default=64 << 20, ge=0, description="Recent records kept in memory; older ones are read from the file."
     )
-    sqlite_maintenance_interval_s: float = Field(30.0, gt=0, description="Time between retention and compaction runs.")
+    sqlite_maintenance_interval_s: float = Field(
+        default=30.0, gt=0, description="Time between retention and compaction runs."
+    )
     sqlite_compaction_min_records: int = Field(
-        10_000, ge=1, description="A state partition is compacted when this many, and as many as it keeps, are new."
+        default=10_000,
+        ge=1,
+        description="A state partition is compacted when this many, and as many as it keeps, are new.",
     )
     sqlite_tombstone_grace_s: float = Field(
-        _HOUR_S, ge=0, description="Age at which tombstones may go; a follower slower than this must start anew."
+        default=_HOUR_S,
+        ge=0,
+        description="Age at which tombstones may go; a follower slower than this must start anew.",
     )
 
     @model_validator(mode="after")

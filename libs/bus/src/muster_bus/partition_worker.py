@@ -1,0 +1,562 @@
+"""The partition worker: drives one machine from one input partition, exactly once.
+
+The rules that it keeps, and why:
+
+- Crash-only. After any failure (a commit without a good answer, an exception of the machine, a log that is away) the
+  machine in memory may be ahead of the log. It is dropped and built anew from the log; nothing is repaired.
+- A fenced worker ends. Another owner has the partition; to take it back would start a fight that neither wins.
+  ``run`` raises Fenced, the process exits with an error, and its supervisor starts it again with its own patience.
+- One commit in flight. The next batch is applied while the last one commits, and takes in what has arrived by then: a
+  slow log makes larger transactions, not a longer queue.
+- An input record that the machine fails on again and again is put aside (dead letters) and passed over, so that one
+  record cannot stop the partition for all RMs in it. The same when the answer to a record is over the log's size
+  limit. A machine that fails without one record to blame (in ``tick``, while folding) ends ``run`` with MachineFailed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+
+from muster_bus import metrics
+from muster_bus.backends.rules import size_of
+from muster_bus.clock import Clock
+from muster_bus.errors import (
+    BadRecord,
+    BusError,
+    Fenced,
+    LogUnavailable,
+    MachineFailed,
+    OffsetGone,
+    RecordTooLarge,
+    TransactionFailed,
+)
+from muster_bus.log import Log, LogReader, OutRecord, PartitionOwner, Record
+from muster_bus.machine import Machine
+from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+
+log = structlog.get_logger(__name__)
+
+_END_OFFSET_INTERVAL_S = 1.0  # how old the lag in progress() may be
+_FOLD_READ_S = 1.0  # wait for the rest of the state; only a slow broker makes it wait at all
+_CLOSE_TIMEOUT_S = 5.0  # an owner or reader that does not close by then is left behind
+
+
+class WorkerSettings(BaseModel):
+    """How a partition worker paces itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_records_batch: int = Field(
+        default=1000, ge=1, description="Input records that one transaction answers at most."
+    )
+    max_records_apply: int = Field(
+        default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
+    )
+    max_output_records: int = Field(
+        default=20_000, ge=1, description="Output records from which on a transaction takes no more input."
+    )
+    max_output_bytes: int = Field(
+        default=8 << 20, ge=1024, description="Output bytes from which on a transaction takes no more input."
+    )
+    max_record_bytes: int = Field(
+        default=1 << 20,
+        ge=1024,
+        description="Largest output record; the log's own limit (LogSettings.max_record_bytes).",
+    )
+    idle_wait_s: float = Field(default=0.25, gt=0, description="Longest wait for input before looking around.")
+    empty_tick_wait_s: float = Field(
+        default=0.005, gt=0, description="Pause after a tick that gave nothing while its deadline is still past."
+    )
+    max_records_fold: int = Field(default=2000, ge=1, description="State records per read while folding.")
+    fold_stall_s: float = Field(default=30.0, gt=0, description="A fold that reads nothing for so long has failed.")
+    backoff_first_s: float = Field(
+        default=0.1, ge=0, description="Wait before the first rebuild; doubles with each failure."
+    )
+    backoff_limit_s: float = Field(default=10.0, ge=0, description="Longest wait before a rebuild.")
+    quarantine_after: int = Field(
+        default=2,
+        ge=1,
+        description="An input record that the machine fails on alone so often goes to the dead letters.",
+    )
+    max_machine_failures: int = Field(
+        default=5,
+        ge=1,
+        description="Failures of the machine in a row, with no input record to blame, that end the worker.",
+    )
+    stall_after_s: float = Field(
+        default=15.0, gt=0, description="No progress for so long, with input waiting: the worker is not serving."
+    )
+
+
+class WorkerState(StrEnum):
+    """starting → folding → running; after a failure backing_off → folding; at the end stopped or failed."""
+
+    STARTING = "starting"
+    FOLDING = "folding"
+    RUNNING = "running"
+    BACKING_OFF = "backing_off"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A worker at one moment.
+
+    :param position: input offset up to which the machine has applied.
+    :param committed: input offset up to which outputs are committed.
+    :param end_offset: end of the input when last asked (about once a second).
+    :param idle_s: seconds since the worker last folded, committed, or found that there is nothing to do.
+    :param failures: since the last commit.
+    :param last_error: one line, or "".
+    :param serving: folded, and not stalled.
+    """
+
+    partition: int
+    state: WorkerState
+    position: int
+    committed: int
+    end_offset: int
+    idle_s: float
+    failures: int
+    last_error: str
+    serving: bool
+
+    @property
+    def lag(self) -> int:
+        """Input offsets that are not answered yet."""
+        return max(0, self.end_offset - self.committed)
+
+
+class _MachineError(Exception):
+    """A failure of the machine (``__cause__``), told from those of the log.
+
+    :param blamed: it is due to certain input, and the worker's suspicion says what happens to that.
+    """
+
+    def __init__(self, blamed: bool) -> None:
+        super().__init__("the machine failed")
+        self.blamed = blamed
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """What a worker remembers of input that its machines failed on; outlives each of them."""
+
+    until: int = -1  # input before this offset is applied and committed one record at a time
+    failures: dict[int, int] = field(default_factory=dict)  # by offset, on this record alone
+    put_aside: dict[int, str] = field(default_factory=dict)  # offset → why
+
+    def blame(self, first: int, after: int, why: str, quarantine_after: int) -> None:
+        """Notes a failure on the input ``[first, after)``: look closer, or pass the one record over."""
+        self.until = max(self.until, after)
+        if after - first == 1:
+            count = self.failures.get(first, 0) + 1
+            self.failures[first] = count
+            if count >= quarantine_after:
+                self.put_aside[first] = why
+
+    def forget_before(self, offset: int) -> None:
+        """Input before ``offset`` is committed."""
+        if self.failures or self.put_aside:
+            self.failures = {at: count for at, count in self.failures.items() if at >= offset}
+            self.put_aside = {at: why for at, why in self.put_aside.items() if at >= offset}
+
+
+class PartitionWorker:
+    """Runs one partition of ``topics.requests`` through machines made by ``machine_factory``.
+
+    :param group: name under which the input position is committed.
+    :param machine_factory: builds an empty machine; called for each take-over.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topics: Topics,
+        group: str,
+        partition: int,
+        machine_factory: Callable[[], Machine],
+        clock: Clock,
+        settings: WorkerSettings | None = None,
+    ) -> None:
+        self.log, self.topics, self.group, self.partition = log, topics, group, partition
+        self.clock = clock
+        self.settings = settings or WorkerSettings()
+        self.label = str(partition)
+        self.suspicion = _Suspicion()
+        self.stopping = asyncio.Event()
+        self.position = 0
+        self.committed = 0
+        self.end_offset = 0
+        self._machine_factory = machine_factory
+        self._state = WorkerState.STARTING
+        self._moved_s = clock.monotonic()
+        self._last_error = ""
+        self._failures = 0  # since the last commit
+        self._blameless_failures = 0  # of them, the machine's own without input to blame
+
+    # ---- the outside ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Works until :meth:`stop`.
+
+        Raises: Fenced (another owner took over); MachineFailed; whatever a new start from the log does not cure.
+        """
+        try:
+            while not self.stopping.is_set():
+                try:
+                    await self._live()
+                except (TransactionFailed, LogUnavailable) as error:
+                    await self._back_off(error, "log")
+                except OffsetGone as error:  # retention overtook the fold, which a new start cures; or the group
+                    self._count_blameless(error)
+                    await self._back_off(error, "offset")
+                except _MachineError as error:
+                    cause = error.__cause__ or error
+                    if not error.blamed:
+                        self._count_blameless(cause)
+                    await self._back_off(cause, "machine")
+        except asyncio.CancelledError:
+            self._state = WorkerState.STOPPED
+            raise
+        except BaseException as error:
+            self._state, self._last_error = WorkerState.FAILED, _one_line(error)
+            if isinstance(error, Fenced):
+                metrics.fenced.labels(self.label).inc()
+            log.error("worker.failed", partition=self.partition, group=self.group, error=self._last_error)
+            raise
+        self._state = WorkerState.STOPPED
+
+    def stop(self) -> None:
+        """Ends :meth:`run` after what was applied is committed."""
+        self.stopping.set()
+
+    def progress(self) -> Progress:
+        """Where the worker stands; cheap, for health checks and metrics."""
+        idle_s = self.clock.monotonic() - self._moved_s
+        stalled = self.end_offset > self.committed and idle_s > self.settings.stall_after_s
+        return Progress(
+            partition=self.partition,
+            state=self._state,
+            position=self.position,
+            committed=self.committed,
+            end_offset=self.end_offset,
+            idle_s=idle_s,
+            failures=self._failures,
+            last_error=self._last_error,
+            serving=self._state is WorkerState.RUNNING and not stalled,
+        )
+
+    # ---- one life of a machine ------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        self._state = WorkerState.FOLDING
+        self.moved()
+        started_s = self.clock.monotonic()
+        requests = self.topics.requests
+        async with contextlib.AsyncExitStack() as stack:
+            owner = await self.log.take_over(self.group, requests, self.partition)  # 1 take over: this fences
+            stack.push_async_callback(_close, owner.close)
+            committed = await owner.committed()  # 2
+            reader = await self.log.reader(requests, self.partition)  # 3 seek
+            stack.push_async_callback(_close, reader.close)
+            start = await reader.first_offset() if committed is None else committed
+            reader.seek(start)
+            self.position = self.committed = start
+            self.end_offset = await reader.end_offset()
+            machine = _guard(self._machine_factory)
+            if not await self._fold(machine):  # 4, 5
+                return
+            metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
+            self._state = WorkerState.RUNNING
+            self.moved()
+            log.info("worker.running", partition=self.partition, group=self.group, position=start)
+            await _Life(self, machine, owner, reader).run()  # 6, 7, 8
+
+    async def _fold(self, machine: Machine) -> bool:
+        """4 fold the state topic to its end, 5 tell the machine that this is all. False: told to stop meanwhile."""
+        reader = await self.log.reader(self.topics.state, self.partition)
+        try:
+            end = await reader.end_offset()
+            while reader.position < end:
+                before = reader.position
+                records = await reader.read(self.settings.max_records_fold, _FOLD_READ_S)
+                if reader.position > before:
+                    self.moved()
+                elif self.clock.monotonic() - self._moved_s > self.settings.fold_stall_s:
+                    state = f"{self.topics.state}[{self.partition}]"
+                    raise LogUnavailable(f"{state}: nothing came from offset {before} on; its end is {end}")
+                _guard(_fold_all, machine, records)
+                await asyncio.sleep(0)  # let others run
+                if self.stopping.is_set():
+                    return False
+        finally:
+            await _close(reader.close)
+        _guard(machine.folded, self.clock.now_ns())
+        return True
+
+    async def _back_off(self, error: BaseException, reason: str) -> None:
+        """Takes note of a failure and waits; the caller then builds anew."""
+        self._state = WorkerState.BACKING_OFF
+        self._failures += 1
+        self._last_error = _one_line(error)
+        metrics.rebuilds.labels(self.label, reason).inc()
+        wait_s = min(self.settings.backoff_limit_s, self.settings.backoff_first_s * 2 ** min(self._failures - 1, 20))
+        log.error(
+            "worker.rebuild",
+            partition=self.partition,
+            reason=reason,
+            error=self._last_error,
+            wait_s=wait_s,
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self.stopping.wait()
+
+    def _count_blameless(self, error: BaseException) -> None:
+        self._blameless_failures += 1
+        if self._blameless_failures >= self.settings.max_machine_failures:
+            raise MachineFailed(
+                f"partition {self.partition} failed {self._blameless_failures} times without a commit between; "
+                f"the last time: {_one_line(error)}"
+            ) from error
+
+    # ---- what a life reports --------------------------------------------------------------------------------------
+
+    def moved(self) -> None:
+        """There was progress, or nothing to do."""
+        self._moved_s = self.clock.monotonic()
+
+    def was_committed(self, position: int) -> None:
+        """Outputs up to ``position`` are durable."""
+        self.committed = position
+        self._failures = self._blameless_failures = 0
+        self._last_error = ""
+        self.suspicion.forget_before(position)
+        self.moved()
+
+
+class _Life:
+    """The main loop over one machine's life. All that it holds dies with the machine."""
+
+    def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
+        self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
+        self._settings, self._clock = worker.settings, worker.clock
+        self._in_flight: asyncio.Task[None] | None = None
+        self._outputs: list[OutRecord] = []  # of the next transaction, like the three below
+        self._output_bytes = 0
+        self._inputs = 0
+        self._dirty = False  # there is something to commit
+        self._tick_was_empty = False
+        self._end_asked_s = self._clock.monotonic()
+
+    async def run(self) -> None:
+        try:
+            while not self._worker.stopping.is_set():
+                await self._commit_if_free()  # 8 one transaction; its end is not waited for
+                if self._is_full():
+                    await self._finish_commit()
+                    continue
+                records = await self._reader.read(self._appetite(), self._wait_s())  # 6 read, or the deadline comes
+                if records:
+                    await self._apply(records)  # 7 apply, tick
+                self._tick_if_due()
+                if not records and self._dirty:
+                    await self._finish_commit()  # nothing to add: wait until the next commit may start
+                elif not records and self._in_flight is None:
+                    self._worker.moved()  # nothing to do is not a stall
+                await self._look_at_end()
+            await self._finish_commit()
+            await self._commit_if_free()
+            await self._finish_commit()
+        finally:
+            await self._settle()
+
+    # ---- 6 read ---------------------------------------------------------------------------------------------------
+
+    def _is_careful(self) -> bool:
+        """One input record, one transaction, nothing beside it: a machine failed hereabouts."""
+        return self._worker.position < self._worker.suspicion.until
+
+    def _appetite(self) -> int:
+        if self._is_careful():
+            return 1
+        return min(self._settings.max_records_apply, self._settings.max_records_batch - self._inputs)
+
+    def _is_full(self) -> bool:
+        """The next transaction takes no more."""
+        settings = self._settings
+        return (
+            self._inputs >= settings.max_records_batch
+            or len(self._outputs) >= settings.max_output_records
+            or self._output_bytes >= settings.max_output_bytes
+            or (self._is_careful() and self._in_flight is not None)
+        )
+
+    def _wait_s(self) -> float:
+        """How long the read may wait: not at all with something to commit, else until the machine's deadline."""
+        if self._dirty:
+            return 0.0
+        deadline_ns = _guard(self._machine.next_deadline_ns)
+        if deadline_ns is None:
+            return self._settings.idle_wait_s
+        left_s = (deadline_ns - self._clock.now_ns()) / 1e9
+        least_s = self._settings.empty_tick_wait_s if self._tick_was_empty else 0.0
+        return max(least_s, min(self._settings.idle_wait_s, left_s))
+
+    async def _look_at_end(self) -> None:
+        """Keeps the end offset, and so the lag, fresh."""
+        worker, now_s = self._worker, self._clock.monotonic()
+        if worker.position > worker.end_offset:
+            worker.end_offset = worker.position
+        if now_s - self._end_asked_s >= _END_OFFSET_INTERVAL_S:
+            self._end_asked_s = now_s
+            worker.end_offset = await self._reader.end_offset()
+            metrics.lag_records.labels(worker.label).set(worker.progress().lag)
+
+    # ---- 7 apply, tick --------------------------------------------------------------------------------------------
+
+    async def _apply(self, records: Sequence[Record]) -> None:
+        worker = self._worker
+        first, after = records[0].offset, records[-1].offset + 1
+        why = worker.suspicion.put_aside.get(first)
+        if why is not None and len(records) == 1:
+            self._take([self._dead_letter(records[0], why)])
+        else:
+            try:
+                self._take(_guard(self._machine.apply, records, self._clock.now_ns()))
+            except _MachineError as error:
+                why = f"the machine fails on this record ({_kind(error.__cause__)})"
+                worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
+                error.blamed = True
+                raise
+        worker.position = self._reader.position
+        self._inputs += len(records)
+        self._dirty = True
+        await asyncio.sleep(0)  # a batch may be long: let others run
+
+    def _tick_if_due(self) -> None:
+        deadline_ns = _guard(self._machine.next_deadline_ns)
+        now_ns = self._clock.now_ns()
+        if deadline_ns is None or deadline_ns > now_ns or self._is_full():
+            self._tick_was_empty = False
+            return
+        outputs = _guard(self._machine.tick, now_ns)
+        self._take(outputs)
+        self._tick_was_empty = not outputs
+        self._dirty = self._dirty or bool(outputs)
+
+    def _take(self, outputs: Sequence[OutRecord]) -> None:
+        """Puts outputs into the next transaction. One that no log takes is the machine's failure, found here so that
+        the input that led to it is known."""
+        limit = self._settings.max_record_bytes
+        for record in outputs:
+            try:
+                size = size_of(record)
+                if size > limit:
+                    raise RecordTooLarge(record.topic, size, limit)
+            except (RecordTooLarge, BadRecord) as error:
+                raise _MachineError(blamed=False) from error
+            self._output_bytes += size
+        self._outputs.extend(outputs)
+
+    def _dead_letter(self, record: Record, why: str) -> OutRecord:
+        worker = self._worker
+        origin = f"{record.topic}/{record.partition}/{record.offset}"
+        metrics.quarantined.labels(worker.label).inc()
+        log.error("worker.put_aside", origin=origin, why=why)
+        headers = (*record.headers, (HEADER_ERROR, why.encode()), (HEADER_ORIGIN, origin.encode()))
+        letter = OutRecord(worker.topics.dead_letters, record.partition, record.key or b"", record.value, headers)
+        if size_of(letter) > self._settings.max_record_bytes:  # the origin still says where the whole of it is
+            letter = letter._replace(value=b"", headers=headers[-2:])
+        return letter
+
+    # ---- 8 commit -------------------------------------------------------------------------------------------------
+
+    async def _commit_if_free(self) -> None:
+        if self._in_flight is not None and self._in_flight.done():
+            await self._finish_commit()
+        if not self._dirty or self._in_flight is not None:
+            return
+        outputs, position = self._outputs, self._worker.position if self._inputs else None
+        self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
+        self._in_flight = asyncio.create_task(self._commit(outputs, position))
+        await asyncio.sleep(0)  # so that it is on its way before the machine takes the loop again
+
+    async def _commit(self, outputs: Sequence[OutRecord], position: int | None) -> None:
+        await self._owner.commit(outputs, position)
+        self._worker.was_committed(self._worker.committed if position is None else position)
+
+    async def _finish_commit(self) -> None:
+        """Waits for the commit in flight. Raises what it raises."""
+        if self._in_flight is None:
+            return
+        try:
+            await asyncio.shield(self._in_flight)
+        except (RecordTooLarge, BadRecord) as error:  # not seen in _take: the log's rules are stricter than ours
+            raise _MachineError(blamed=False) from error
+        finally:
+            if self._in_flight.done():
+                self._in_flight = None
+
+    async def _settle(self) -> None:
+        """Lets the commit in flight end, so that the owner is not closed under it. Being fenced outranks all else."""
+        task = self._in_flight
+        if task is None:
+            return
+        await asyncio.wait({task}, timeout=_CLOSE_TIMEOUT_S)
+        if not task.done():
+            task.cancel()
+            return
+        if not task.cancelled() and isinstance(task.exception(), Fenced):
+            task.result()
+
+
+T = TypeVar("T")
+
+
+def _guard(call: Callable[..., T], *arguments: object) -> T:
+    """Calls the machine; what it raises becomes _MachineError."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise _MachineError(blamed=False) from error
+
+
+def _fold_all(machine: Machine, records: Sequence[Record]) -> None:
+    for record in records:
+        machine.fold(record)
+
+
+async def _close(close: Callable[[], Awaitable[None]]) -> None:
+    """Closes, in bounded time and without covering the error that led here."""
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await close()
+    except Exception as error:
+        log.warning("worker.close_failed", error=_one_line(error))
+
+
+def _kind(error: BaseException | None) -> str:
+    return type(error).__name__
+
+
+def _one_line(error: BaseException) -> str:
+    """What may be logged: the bus's own errors in full; of others the kind and the place, as the text may quote a
+    request."""
+    if isinstance(error, BusError):
+        return f"{_kind(error)}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{_kind(error)}{where}"

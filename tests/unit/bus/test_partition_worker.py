@@ -1,0 +1,309 @@
+"""The partition worker over the logs that need no server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.errors import Fenced, MachineFailed
+from muster_bus.log import Log, OutRecord, Record
+from muster_bus.machine import Machine
+from muster_bus.partition_worker import PartitionWorker, WorkerSettings, WorkerState
+from muster_bus.settings import LogSettings, make_log
+from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, wait_until, write_inputs
+
+FAST = WorkerSettings(backoff_first_s=0.001, backoff_limit_s=0.01, idle_wait_s=0.02, max_records_batch=40)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def settings(request: pytest.FixtureRequest, tmp_path: Path) -> LogSettings:
+    return LogSettings(backend=request.param, partitions=1, sqlite_path=tmp_path / "log.db")
+
+
+@pytest.fixture
+async def bus(settings: LogSettings) -> AsyncIterator[Log]:
+    log = make_log(settings, SystemClock())
+    await log.start()
+    yield log
+    await log.close()
+
+
+@pytest.fixture
+def topics(settings: LogSettings) -> Topics:
+    return settings.topics()
+
+
+def _inputs(count: int, keys: int = 7) -> list[tuple[bytes, bytes]]:
+    return [(b"key-%d" % (number % keys), b"%d" % number) for number in range(count)]
+
+
+class Running:
+    """A worker that runs for the time of a ``with`` block."""
+
+    def __init__(
+        self, log: Log, topics: Topics, factory: Callable[[], Machine], settings: WorkerSettings = FAST
+    ) -> None:
+        self.worker = PartitionWorker(log, topics, "test", 0, factory, SystemClock(), settings)
+
+    async def __aenter__(self) -> PartitionWorker:
+        self.task = asyncio.create_task(self.worker.run())
+        return self.worker
+
+    async def __aexit__(self, *_: object) -> None:
+        self.worker.stop()
+        async with asyncio.timeout(10):
+            await asyncio.wait({self.task})
+        if not self.task.cancelled() and self.task.exception() is not None:
+            self.task.result()
+
+
+async def test_answers_each_input_once_and_in_order(bus: Log, topics: Topics) -> None:
+    inputs = _inputs(500)
+    async with Running(bus, topics, lambda: CountingMachine(topics)) as worker:
+        await write_inputs(await bus.writer("test"), topics, inputs)
+        await wait_until(lambda: worker.progress().committed == 500)
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
+
+
+async def test_folds_the_state_and_goes_on_where_the_last_worker_stopped(bus: Log, topics: Topics) -> None:
+    inputs = _inputs(300)
+    writer = await bus.writer("test")
+    for part in (inputs[:120], inputs[120:]):
+        async with Running(bus, topics, lambda: CountingMachine(topics)) as worker:
+            await write_inputs(writer, topics, part)
+            await wait_until(lambda: worker.progress().lag == 0 and worker.progress().position % 120 in (0, 60))
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_random_failures_leave_no_gap_and_no_double(bus: Log, topics: Topics, seed: int) -> None:
+    chance = random.Random(seed)
+    faults = FaultyLog(bus, lambda: chance.choice(["", "", "", "before", "after", "away"]))
+    broken: list[CountingMachine] = []
+
+    class Fragile(CountingMachine):
+        def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+            assert self not in broken, "a machine is never used after an error"
+            outputs = super().apply(records, now_ns)
+            if chance.random() < 0.1:
+                broken.append(self)
+                raise ValueError("the test breaks the machine")
+            return outputs
+
+    inputs = _inputs(400)
+    settings = FAST.model_copy(update={"quarantine_after": 1000, "max_machine_failures": 1000})
+    async with Running(faults, topics, lambda: Fragile(topics), settings) as worker:
+        writer = await bus.writer("test")
+        for start in range(0, 400, 50):
+            await write_inputs(writer, topics, inputs[start : start + 50])
+            await asyncio.sleep(0.001)
+        await wait_until(lambda: worker.progress().committed == 400, timeout_s=60)
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(inputs)
+    assert broken
+    assert faults.most_in_flight == 1
+
+
+async def test_applies_while_a_commit_is_in_flight_and_makes_one_batch_of_what_came_meanwhile(
+    bus: Log, topics: Topics
+) -> None:
+    gate = asyncio.Event()
+    commits: list[int] = []
+
+    class SlowLog(FaultyLog):
+        async def take_over(self, *arguments: object) -> object:
+            owner = await super().take_over(*arguments)
+            commit = owner.commit
+
+            async def slow(records: Sequence[OutRecord], position: int | None) -> None:
+                commits.append(len(records))
+                await gate.wait()
+                await commit(records, position)
+
+            owner.commit = slow
+            return owner
+
+    machine = CountingMachine(topics)
+    async with Running(SlowLog(bus, lambda: ""), topics, lambda: machine) as worker:
+        writer = await bus.writer("test")
+        await write_inputs(writer, topics, _inputs(1))
+        await wait_until(lambda: len(commits) == 1)
+        await write_inputs(writer, topics, _inputs(10))
+        await wait_until(lambda: sum(machine.batches) >= 2)  # applied, though the first commit has no answer yet
+        assert len(commits) == 1
+        assert worker.progress().committed == 0
+        gate.set()
+        await wait_until(lambda: worker.progress().committed == 11)
+    assert sum(commits) == 22
+
+
+async def test_a_fenced_worker_ends_and_does_not_take_the_partition_back(bus: Log, topics: Topics) -> None:
+    worker = PartitionWorker(bus, topics, "test", 0, lambda: CountingMachine(topics), SystemClock(), FAST)
+    running = asyncio.create_task(worker.run())
+    writer = await bus.writer("test")
+    await wait_until(lambda: worker.progress().state is WorkerState.RUNNING)
+    new_owner = await bus.take_over("test", topics.requests, 0)
+    await write_inputs(writer, topics, _inputs(1))
+    with pytest.raises(Fenced):
+        await asyncio.wait_for(running, 10)
+    assert worker.progress().state is WorkerState.FAILED
+    assert not worker.progress().serving
+    assert await read_all(bus, topics.responses) == []
+    await new_owner.commit([], 1)  # still the owner
+
+
+async def test_a_record_that_the_machine_fails_on_is_put_aside_and_the_others_are_answered(
+    bus: Log, topics: Topics
+) -> None:
+    class Picky(CountingMachine):
+        def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+            if any(record.value == b"13" for record in records):
+                raise KeyError("content of the request")
+            return super().apply(records, now_ns)
+
+    inputs = _inputs(30)
+    await write_inputs(await bus.writer("test"), topics, inputs)
+    async with Running(bus, topics, lambda: Picky(topics)) as worker:
+        await wait_until(lambda: worker.progress().committed == 30)
+        assert worker.progress().serving
+    good = [pair for pair in inputs if pair[1] != b"13"]
+    assert [record.value for record in await read_all(bus, topics.responses)] == expected_responses(good)
+    (letter,) = await read_all(bus, topics.dead_letters)
+    headers = dict(letter.headers)
+    assert (letter.key, letter.value) == inputs[13]
+    assert headers[HEADER_ORIGIN] == f"{topics.requests}/0/13".encode()
+    assert b"KeyError" in headers[HEADER_ERROR]
+    assert b"content" not in headers[HEADER_ERROR]
+
+
+async def test_an_answer_over_the_limit_puts_its_request_aside(bus: Log, topics: Topics) -> None:
+    class Verbose(CountingMachine):
+        def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+            outputs = super().apply(records, now_ns)
+            if any(record.value == b"3" for record in records):
+                outputs.append(OutRecord(topics.events, 0, b"k", bytes(2 << 20)))
+            return outputs
+
+    await write_inputs(await bus.writer("test"), topics, _inputs(8))
+    async with Running(bus, topics, lambda: Verbose(topics)) as worker:
+        await wait_until(lambda: worker.progress().committed == 8)
+    assert len(await read_all(bus, topics.responses)) == 7
+    (letter,) = await read_all(bus, topics.dead_letters)
+    assert b"RecordTooLarge" in dict(letter.headers)[HEADER_ERROR]
+
+
+@pytest.mark.parametrize("where", ["fold", "folded", "tick", "next_deadline_ns"])
+async def test_a_machine_that_fails_without_input_to_blame_ends_the_worker(
+    bus: Log, topics: Topics, where: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    def machine() -> CountingMachine:
+        made = CountingMachine(topics)
+        made.next_deadline_ns = lambda: 0  # type: ignore[method-assign]
+        setattr(made, where, fail)
+        return made
+
+    owner = await bus.take_over("other", topics.requests, 0)
+    await owner.commit([OutRecord(topics.state, 0, b"k", b"1")], None)
+    worker = PartitionWorker(bus, topics, "test", 0, machine, SystemClock(), FAST)
+    with pytest.raises(MachineFailed, match="5 times"):
+        await asyncio.wait_for(worker.run(), 10)
+    assert worker.progress().state is WorkerState.FAILED
+
+
+async def test_ticks_at_the_deadline_and_commits_without_an_input_position(bus: Log, topics: Topics) -> None:
+    clock = ManualClock()
+    ticks: list[int] = []
+
+    class Ticking(CountingMachine):
+        deadline_ns: int | None = clock.now_ns() + 10_000_000_000
+
+        def tick(self, now_ns: int) -> list[OutRecord]:
+            ticks.append(now_ns)
+            self.deadline_ns = None
+            return [OutRecord(topics.events, 0, b"k", b"tick")]
+
+        def next_deadline_ns(self) -> int | None:
+            return self.deadline_ns
+
+    worker = PartitionWorker(bus, topics, "test", 0, lambda: Ticking(topics), clock, FAST)
+    running = asyncio.create_task(worker.run())
+    await wait_until(lambda: worker.progress().state is WorkerState.RUNNING)
+    await asyncio.sleep(0.1)
+    assert ticks == []
+    clock.advance(10)
+    await wait_until(lambda: len(ticks) == 1)
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+    assert len(ticks) == 1
+    assert [record.value for record in await read_all(bus, topics.events)] == [b"tick"]
+    owner = await bus.take_over("test", topics.requests, 0)
+    assert await owner.committed() is None
+
+
+async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log, topics: Topics) -> None:
+    ticks = 0
+
+    class Restless(CountingMachine):
+        def tick(self, now_ns: int) -> list[OutRecord]:
+            nonlocal ticks
+            ticks += 1
+            return []
+
+        def next_deadline_ns(self) -> int | None:
+            return 0
+
+    settings = FAST.model_copy(update={"empty_tick_wait_s": 0.02})
+    async with Running(bus, topics, lambda: Restless(topics), settings) as worker:
+        await wait_until(lambda: worker.progress().state is WorkerState.RUNNING)
+        await asyncio.sleep(0.2)
+        assert 1 <= ticks <= 12
+
+
+async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics: Topics) -> None:
+    clock = ManualClock()
+    gate = asyncio.Event()
+
+    class Stuck(FaultyLog):
+        async def take_over(self, *arguments: object) -> object:
+            owner = await super().take_over(*arguments)
+
+            async def stuck(*_: object) -> None:
+                await gate.wait()
+
+            owner.commit = stuck
+            return owner
+
+    worker = PartitionWorker(Stuck(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), clock, FAST)
+    assert not worker.progress().serving
+    running = asyncio.create_task(worker.run())
+    await wait_until(lambda: worker.progress().serving)
+    clock.advance(60)
+    await wait_until(lambda: worker.progress().idle_s == 0)  # no input: no stall, however long
+    await write_inputs(await bus.writer("test"), topics, _inputs(5))
+    await wait_until(lambda: worker.progress().position > 0)
+    assert worker.progress().serving
+    clock.advance(60)
+    assert not worker.progress().serving
+    assert worker.progress().lag > 0
+    gate.set()
+    await wait_until(lambda: worker.progress().serving)
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+
+
+def test_the_backend_for_kafka_is_not_imported_by_the_worker() -> None:
+    import sys
+
+    assert importlib.util.find_spec("aiokafka") is not None
+    import subprocess
+
+    code = "import sys, muster_bus.partition_worker, muster_bus.settings; sys.exit('aiokafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,127 @@
+"""A small deterministic machine, and what its outputs must look like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from muster_bus.errors import LogUnavailable
+from muster_bus.log import Log, LogWriter, OutRecord, PartitionOwner, Record
+from muster_bus.topics import Topics
+
+
+class CountingMachine:
+    """Counts the inputs of each key. For each input, a response ``key:count``, and the count as the key's state.
+
+    Its response depends on all inputs before: one that is applied twice, or not at all, shows in the responses.
+    """
+
+    def __init__(self, topics: Topics, partition: int = 0) -> None:
+        self.topics, self.partition = topics, partition
+        self.counts: dict[bytes, int] = {}
+        self.batches: list[int] = []
+        self.is_folded = False
+
+    def fold(self, record: Record) -> None:
+        assert record.key is not None
+        assert record.value is not None
+        self.counts[record.key] = int(record.value)
+
+    def folded(self, now_ns: int) -> None:
+        self.is_folded = True
+
+    def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+        assert self.is_folded
+        self.batches.append(len(records))
+        outputs = []
+        for record in records:
+            assert record.key is not None
+            count = self.counts[record.key] = self.counts.get(record.key, 0) + 1
+            text = str(count).encode()
+            outputs.append(OutRecord(self.topics.responses, self.partition, record.key, record.value + b":" + text))
+            outputs.append(OutRecord(self.topics.state, self.partition, record.key, text))
+        return outputs
+
+    def tick(self, now_ns: int) -> list[OutRecord]:
+        return []
+
+    def next_deadline_ns(self) -> int | None:
+        return None
+
+
+def expected_responses(inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    """What CountingMachine answers to inputs (key, value) when each is applied exactly once, in order."""
+    counts: dict[bytes, int] = {}
+    answers = []
+    for key, value in inputs:
+        counts[key] = counts.get(key, 0) + 1
+        answers.append(value + b":" + str(counts[key]).encode())
+    return answers
+
+
+async def read_all(log: Log, topic: str, partition: int = 0) -> list[Record]:
+    """All visible records of a partition."""
+    reader = await log.reader(topic, partition)
+    end = await reader.end_offset()
+    records: list[Record] = []
+    async with asyncio.timeout(20):
+        while reader.position < end:
+            records += await reader.read(1000, 0.5)
+    await reader.close()
+    return records
+
+
+async def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    """Waits, looking every few milliseconds. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - any condition, not only one that tells
+            await asyncio.sleep(0.005)
+
+
+async def write_inputs(writer: LogWriter, topics: Topics, inputs: Sequence[tuple[bytes, bytes]]) -> None:
+    """Appends inputs to partition 0 of the requests; all are durable at the end."""
+    waiting: list[Awaitable[int]] = []
+    for key, value in inputs:
+        await writer.ready()
+        waiting.append(writer.append(OutRecord(topics.requests, 0, key, value)))
+    await asyncio.gather(*waiting)
+
+
+class FaultyLog:
+    """A log whose commits fail when told: before they reach the log, or after it took them.
+
+    :param faults: called before each commit; gives "", "before", "after" or an error to raise.
+    """
+
+    def __init__(self, log: Log, faults: Callable[[], str]) -> None:
+        self._log, self._faults = log, faults
+        self.in_flight = self.most_in_flight = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    async def take_over(self, group: str, topic: str, partition: int) -> PartitionOwner:
+        return FaultyOwner(self, await self._log.take_over(group, topic, partition), self._faults)
+
+
+class FaultyOwner:
+    def __init__(self, log: FaultyLog, owner: PartitionOwner, faults: Callable[[], str]) -> None:
+        self._log, self._owner, self._faults = log, owner, faults
+        self.committed, self.close = owner.committed, owner.close
+
+    async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
+        from muster_bus.errors import TransactionFailed
+
+        self._log.in_flight += 1
+        self._log.most_in_flight = max(self._log.most_in_flight, self._log.in_flight)
+        try:
+            fault = self._faults()
+            if fault == "before":
+                raise TransactionFailed("the test breaks the commit before the log")
+            if fault == "away":
+                raise LogUnavailable("the test takes the log away")
+            await self._owner.commit(records, input_position)
+            if fault == "after":
+                raise TransactionFailed("the test breaks the commit after the log")
+        finally:
+            self._log.in_flight -= 1

@@ -1,0 +1,33 @@
+"""What the command line raises, in one tree.
+
+* CommandError              one clear line for the user, no traceback
+  x UsageError              the call cannot work as it is: settings, a file, a port, a data directory; exit code 2
+  x ServiceDied             a service ended by itself; exit code 1, so that whoever supervises starts it again
+"""
+
+from __future__ import annotations
+
+
+class CommandError(Exception):
+    """Root of the tree above."""
+
+    exit_code = 1
+
+
+class UsageError(CommandError):
+    """The call cannot work as it is, and trying again will not help."""
+
+    exit_code = 2
+
+
+class ServiceDied(CommandError):
+    """A service ended by itself.
+
+    :param service: its name.
+    :param cause: what killed it; None when it ended without an error, which is no better.
+    """
+
+    def __init__(self, service: str, cause: BaseException | None) -> None:
+        why = "it ended by itself" if cause is None else f"{type(cause).__name__}: {cause}"
+        super().__init__(f"{service} died: {why}")
+        self.service, self.cause = service, cause

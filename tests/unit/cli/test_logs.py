@@ -1,0 +1,73 @@
+"""Logging: one JSON object per line for machines, whoever logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from muster_cli import logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def _lines(out: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_without_a_terminal_each_line_is_json() -> None:
+    out = io.StringIO()
+    logs.configure("info", "auto", out)
+    structlog.get_logger("muster_x").info("hello", rm_id="rm-1")
+    logging.getLogger("library").warning("careful: %s", "hot")
+    first, second = _lines(out)
+    assert first["event"] == "hello"
+    assert first["rm_id"] == "rm-1"
+    assert first["logger"] == "muster_x"
+    assert second["event"] == "careful: hot"
+    assert second["level"] == "warning"
+    assert str(second["timestamp"]).endswith("Z")
+
+
+def test_on_a_terminal_it_is_text() -> None:
+    out = Terminal()
+    logs.configure("info", "auto", out)
+    structlog.get_logger("muster_x").info("hello")
+    assert "hello" in out.getvalue()
+    assert not out.getvalue().startswith("{")
+
+
+def test_the_level_holds_and_libraries_are_quiet() -> None:
+    out = io.StringIO()
+    logs.configure("info", "json", out)
+    structlog.get_logger("muster_x").debug("not this")
+    logging.getLogger("aiokafka.consumer").info("nor this")
+    logging.getLogger("aiokafka.consumer").error("but this")
+    assert [line["event"] for line in _lines(out)] == ["but this"]
+
+
+def test_an_exception_is_one_line() -> None:
+    out = io.StringIO()
+    logs.configure("info", "json", out)
+    try:
+        raise ValueError("defect")
+    except ValueError:
+        structlog.get_logger("muster_x").exception("failed")
+    (line,) = _lines(out)
+    assert "ValueError: defect" in str(line["exception"])

@@ -1,0 +1,124 @@
+"""Health, metrics, addresses and the probe."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from concurrent import futures
+from contextlib import asynccontextmanager
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from muster_cli import addresses, operations
+from muster_cli.errors import UsageError
+from muster_cli.probe import probe
+from prometheus_client import Counter
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+asked = Counter("muster_test_asked", "Counts in this test.")
+
+
+async def _yes() -> bool:
+    return True
+
+
+async def _no() -> bool:
+    return False
+
+
+async def _raises() -> bool:
+    raise OSError("lost")
+
+
+async def _hangs() -> bool:
+    await asyncio.Event().wait()
+    return True
+
+
+@asynccontextmanager
+async def served(app: Starlette) -> AsyncIterator[str]:
+    listener = addresses.listen("test", "127.0.0.1:0")
+    host, port = listener.getsockname()
+    server = operations.HttpServer(app, listener)
+    await server.start()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("check", "status"), [(_yes, 200), (_no, 503), (_raises, 503), (_hangs, 503)], ids=["yes", "no", "raises", "hangs"]
+)
+async def test_ready_is_what_every_service_says(
+    check: operations.HealthCheck, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "HEALTH_TIMEOUT_S", 0.05)
+    async with served(operations.operations_app({"a": _yes, "b": check})) as url, httpx.AsyncClient() as client:
+        answer = await client.get(f"{url}/health/ready")
+        assert answer.status_code == status
+        assert answer.json()["services"] == {"a": "ready", "b": "ready" if status == 200 else "not ready"}
+        assert (await client.get(f"{url}/health/live")).status_code == 200
+        assert (await asyncio.to_thread(probe, url, 2.0))[0] is (status == 200)
+
+
+async def test_metrics_are_exposed_and_the_rest_goes_to_the_service() -> None:
+    service = Starlette(routes=[Route("/ws/v1/x", lambda request: PlainTextResponse("from the service"))])
+    asked.inc()
+    async with served(operations.operations_app({}, service)) as url, httpx.AsyncClient() as client:
+        assert "muster_test_asked_total 1.0" in (await client.get(f"{url}/metrics")).text
+        assert (await client.get(f"{url}/ws/v1/x")).text == "from the service"
+        assert (await client.get(f"{url}/absent")).status_code == 404
+
+
+def test_a_taken_port_is_said_with_the_setting_and_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"--grpc-address: {address} is taken by another process"):
+            addresses.check_free("--grpc-address", address)
+    addresses.check_free("--grpc-address", address)
+    addresses.check_free("--grpc-address", "")
+
+
+@pytest.mark.parametrize("address", ["9090", "host", ":9090", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:x"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(UsageError, match="expected host:port"):
+        addresses.parse("--http-address", address)
+
+
+def test_an_ipv6_host_stands_in_brackets() -> None:
+    assert addresses.parse("--http-address", "[::1]:80") == ("::1", 80)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9090", "ftp://127.0.0.1", "grpc://"])
+def test_what_cannot_be_probed(address: str) -> None:
+    with pytest.raises(UsageError, match="expected grpc://"):
+        probe(address, 1.0)
+
+
+@pytest.mark.parametrize("status", ["SERVING", "NOT_SERVING"])
+def test_the_probe_asks_grpc_health(status: str) -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    servicer = health.HealthServicer()
+    servicer.set("", health_pb2.HealthCheckResponse.ServingStatus.Value(status))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert probe(f"grpc://127.0.0.1:{port}", 5.0) == (status == "SERVING", status)
+    finally:
+        server.stop(0)
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_nobody_there_is_not_ready(scheme: str) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        ready, said = probe(f"{scheme}://127.0.0.1:{closed.getsockname()[1]}", 2.0)
+    assert not ready
+    assert said

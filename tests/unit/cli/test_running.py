@@ -1,0 +1,118 @@
+"""Services in one process: the order of start and stop, and that nothing stays half alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from muster_cli.errors import ServiceDied
+from muster_cli.running import Opened, Part, run
+
+
+class Fake:
+    """A service that writes down what is done to it."""
+
+    def __init__(self, name: str, diary: list[str], *, fails: str = "", ready_after: int = 0) -> None:
+        self.name, self.diary, self.fails, self.ready_after = name, diary, fails, ready_after
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        self.diary.append(f"start {self.name}")
+        if self.fails == "start":
+            raise OSError("no server")
+        if self.fails == "hang at start":
+            await asyncio.Event().wait()
+
+    async def wait(self) -> None:
+        await asyncio.shield(self.ended)
+
+    async def stop(self) -> None:
+        self.diary.append(f"stop {self.name}")
+        if self.fails == "stop":
+            raise OSError("lost")
+        if self.fails == "hang at stop":
+            await asyncio.Event().wait()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def healthy(self) -> bool:
+        self.ready_after -= 1
+        return self.ready_after < 0
+
+
+def _opened(diary: list[str]) -> Opened:
+    def note(what: str) -> Callable[[], Awaitable[None]]:
+        async def write() -> None:
+            diary.append(what)
+
+        return write
+
+    return Opened("log", note("open log"), note("close log"))
+
+
+async def _run(parts: list[Fake], diary: list[str], stop: asyncio.Event, **more: object) -> None:
+    async with asyncio.timeout(5):
+        named = [Part(part.name, part) for part in parts]
+        await run([_opened(diary)], named, stop=stop, stop_timeout_s=0.1, **more)  # type: ignore[arg-type]
+
+
+async def test_parts_start_in_order_and_stop_in_reverse() -> None:
+    diary: list[str] = []
+    stop = asyncio.Event()
+    parts = [Fake("a", diary), Fake("b", diary, ready_after=2)]
+
+    def ready() -> None:
+        diary.append("ready")
+        stop.set()
+
+    await _run(parts, diary, stop, on_ready=ready)
+    assert diary == ["open log", "start a", "start b", "ready", "stop b", "stop a", "close log"]
+
+
+@pytest.mark.parametrize("cause", [RuntimeError("defect"), None])
+async def test_a_part_that_ends_by_itself_ends_the_process(cause: Exception | None) -> None:
+    diary: list[str] = []
+    parts = [Fake("a", diary), Fake("b", diary)]
+    ended = parts[0].ended
+    asyncio.get_running_loop().call_later(0.02, lambda: ended.set_exception(cause) if cause else ended.set_result(None))
+    with pytest.raises(ServiceDied, match="a died") as raised:
+        await _run(parts, diary, asyncio.Event())
+    assert raised.value.cause is cause
+    assert diary[-3:] == ["stop b", "stop a", "close log"]
+
+
+async def test_what_was_started_is_stopped_when_the_next_one_cannot_start() -> None:
+    diary: list[str] = []
+    with pytest.raises(OSError, match="no server"):
+        await _run([Fake("a", diary), Fake("b", diary, fails="start"), Fake("c", diary)], diary, asyncio.Event())
+    assert diary == ["open log", "start a", "start b", "stop b", "stop a", "close log"]
+
+
+async def test_a_start_that_waits_does_not_hold_a_stop_up() -> None:
+    diary: list[str] = []
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.02, stop.set)
+    await _run([Fake("a", diary, fails="hang at start")], diary, stop)
+    assert diary == ["open log", "start a", "stop a", "close log"]
+
+
+@pytest.mark.parametrize("failure", ["stop", "hang at stop"])
+async def test_a_stop_that_fails_or_hangs_does_not_keep_the_others_from_stopping(failure: str) -> None:
+    diary: list[str] = []
+    stop = asyncio.Event()
+    await _run([Fake("a", diary), Fake("b", diary, fails=failure)], diary, stop, on_ready=stop.set)
+    assert diary[-3:] == ["stop b", "stop a", "close log"]
+
+
+async def test_a_health_check_that_raises_ends_the_process() -> None:
+    diary: list[str] = []
+    part = Fake("a", diary)
+
+    async def broken() -> bool:
+        raise OSError("broken check")
+
+    part.healthy = broken  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="broken check"):
+        await _run([part], diary, asyncio.Event())
+    assert diary[-1] == "close log"

@@ -54,13 +54,14 @@ def _check_nodes(partition: Partition) -> None:
             whole = node.capacity[number] - node.allocated[number] - node.occupied[number]
             _must(free == whole, f"{node}: {free} {types.names[number]} available, should be {whole}")
             capacity[number] += node.capacity[number]
-        _must((node.index_key is not None) == node.schedulable, f"{node}: in the index, but not schedulable (or not)")
+        listed = node.schedulable and partition.searching
+        _must((node.index_key is not None) == listed, f"{node}: in the index, but not schedulable (or not)")
     _must(
         capacity == partition.capacity, f"partition {partition.name}: capacity {partition.capacity}, nodes {capacity}"
     )
-    listed = list(partition.index)
-    _must(len(listed) == partition.index.count, "the node index has lost count")
-    keys = [node.index_key for node in listed]
+    indexed = list(partition.index)
+    _must(len(indexed) == partition.index.count, "the node index has lost count")
+    keys = [node.index_key for node in indexed]
     _must(keys == sorted(keys, key=lambda key: key or (0.0, "")), "the node index is out of order")
 
 

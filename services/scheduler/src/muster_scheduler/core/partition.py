@@ -74,14 +74,16 @@ DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000
 class Partition:
     """One partition of one RM.
 
+    :ivar searching: False while states are folded, and always in a follower: no order of nodes is kept then.
     :ivar apps: by id; finished ones stay until they expire, under ``<id>-<seconds>`` once their id is used again.
     :ivar foreign: by key: what others hold of the nodes.
     :ivar capacity: sum over all nodes, draining ones too.
     :ivar deadlines: (when, what) that came up and that the scheduler has not yet put on its clock.
     """
 
-    def __init__(self, config: PartitionConfig) -> None:
+    def __init__(self, config: PartitionConfig, *, searching: bool = True) -> None:
         self.name = config.name
+        self.searching = searching
         self.config = config
         self.types = Types()
         self.nodes: dict[str, Node] = {}
@@ -260,7 +262,7 @@ class Partition:
         self._measure(node)
         add(self.capacity, enumerate(node.capacity))
         self._capacity_moved = True
-        if node.schedulable:
+        if node.schedulable and self.searching:
             self.index.add(node, self._score(node))
             self._node_gained(node)
 
@@ -284,6 +286,8 @@ class Partition:
         if node.schedulable == schedulable:
             return
         node.schedulable = schedulable
+        if not self.searching:
+            return
         if schedulable:
             self.index.add(node, self._score(node))
             self._node_gained(node)
@@ -791,7 +795,11 @@ class Partition:
     # ---- ready, parked, woken --------------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """After a fold: makes everything ready that has something pending."""
+        """After a fold: orders the nodes, and makes everything ready that has something pending."""
+        self.searching = True
+        for node in self.nodes.values():
+            if node.schedulable:
+                self.index.add(node, self._score(node))
         for app in self.apps.values():
             for group in app.groups.values():
                 if group.parked is None and group.ready_key is None and group.asks:

@@ -55,9 +55,9 @@ class SchedulerCore:
     :ivar next_submission: number that the next submitted node, application or ask gets: the order of ties.
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, *, searching: bool = True) -> None:
         self.config = config
-        self.partitions = {partition.name: Partition(partition) for partition in config.partitions}
+        self.partitions = {each.name: Partition(each, searching=searching) for each in config.partitions}
         self.next_submission = 1
         self._deadlines: list[tuple[int, int, Partition, Application | Queue]] = []
         self._deadline_order = 0
@@ -109,6 +109,12 @@ class SchedulerCore:
 
     #: After a cycle: nothing more fits until something changes. False: the budget ran out first.
     exhausted: bool = False
+
+    def activate(self) -> None:
+        """Ends a fold: from here on this core may decide."""
+        for partition in self.partitions.values():
+            partition.activate()
+        self._collect_deadlines()
 
     def next_deadline_ns(self) -> int | None:
         """When ``cycle`` must be called even if nothing comes in; None: never."""

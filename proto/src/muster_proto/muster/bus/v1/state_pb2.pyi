@@ -611,6 +611,7 @@ class ReasonObject(_message.Message):
     FREE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     SINCE_NS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     application_id: _builtins.str
     group: _builtins.str
@@ -629,6 +630,8 @@ class ReasonObject(_message.Message):
     message: _builtins.str
     """one sentence for people"""
     since_ns: _builtins.int
+    priority: _builtins.int
+    """of each ask of the group"""
     @_builtins.property
     def resource(self) -> Global___Quantities:
         """of each ask of the group"""
@@ -649,10 +652,11 @@ class ReasonObject(_message.Message):
         free: _builtins.int = ...,
         message: _builtins.str = ...,
         since_ns: _builtins.int = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "asked", b"asked", "code", b"code", "free", b"free", "group", b"group", "limit", b"limit", "message", b"message", "partition", b"partition", "queue", b"queue", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "asked", b"asked", "code", b"code", "free", b"free", "group", b"group", "limit", b"limit", "message", b"message", "partition", b"partition", "priority", b"priority", "queue", b"queue", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

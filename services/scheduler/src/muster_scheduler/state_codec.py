@@ -1,0 +1,338 @@
+"""The core's objects as records of ``si.state.v1``, and back (proto/muster/bus/v1/state.proto)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster_bus.topics import state_key
+from muster_proto.muster.bus.v1 import state_pb2 as pb
+
+from muster_scheduler.core import fold
+from muster_scheduler.core.commands import AskItem
+from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Node, Queue
+from muster_scheduler.core.outcome import Primary
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.resources import Shape, saturated
+from muster_scheduler.core.states import AppState, QueueState
+
+RM, NODE, QUEUE, APP, ASK, ALLOC, WHY = "rm", "node", "queue", "app", "ask", "alloc", "why"
+
+
+def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
+    """The record's key."""
+    match what:
+        case Allocation():
+            return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key)
+        case Ask():
+            return state_key(rm_id, ASK, partition, what.app.app_id, what.key)
+        case AskGroup():
+            return state_key(rm_id, WHY, partition, what.app.app_id, what.name)
+        case Application():
+            return state_key(rm_id, APP, partition, what.app_id)
+        case Node():
+            return state_key(rm_id, NODE, partition, what.node_id)
+        case Queue():
+            return state_key(rm_id, QUEUE, partition, what.path)
+
+
+def encode(partition: str, what: Primary) -> bytes:
+    """The record's value: the object's whole state."""
+    match what:
+        case Allocation():
+            return _allocation(partition, what)
+        case Ask():
+            return _ask(partition, what)
+        case AskGroup():
+            return _reason(partition, what)
+        case Application():
+            return _application(partition, what)
+        case Node():
+            return _node(partition, what)
+        case Queue():
+            return _queue(partition, what)
+
+
+def fold_value(partition: Partition, kind: str, value: bytes) -> None:
+    """Takes one recorded object into a partition. Raises google.protobuf.message.DecodeError."""
+    match kind:
+        case "alloc":
+            _fold_allocation(partition, pb.AllocationObject.FromString(value))
+        case "ask":
+            _fold_ask(partition, pb.AskObject.FromString(value))
+        case "why":
+            _fold_reason(partition, pb.ReasonObject.FromString(value))
+        case "app":
+            _fold_application(partition, pb.ApplicationObject.FromString(value))
+        case "node":
+            _fold_node(partition, pb.NodeObject.FromString(value))
+        case "queue":
+            _fold_queue(partition, pb.QueueObject.FromString(value))
+
+
+def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+    """Takes a tombstone; ``parts`` are those of the key behind the partition."""
+    match kind:
+        case "alloc":
+            fold.drop_allocation(partition, parts[0], parts[1])
+        case "ask":
+            fold.drop_ask(partition, parts[0], parts[1])
+        case "why":
+            fold.drop_reason(partition, parts[0], parts[1])
+        case "app":
+            fold.drop_application(partition, parts[0])
+        case "node":
+            fold.drop_node(partition, parts[0])
+        case "queue":
+            fold.drop_queue(partition, parts[0])
+
+
+# ---- out -----------------------------------------------------------------------------------------------------------
+
+
+def _quantities(values: Mapping[str, int] | None) -> pb.Quantities | None:
+    return None if values is None else pb.Quantities(values={name: saturated(value) for name, value in values.items()})
+
+
+def _demand(partition: str, app_id: str, what: Ask | Allocation) -> pb.Demand:
+    return pb.Demand(
+        allocation_key=what.key,
+        application_id=app_id,
+        partition=partition,
+        resource=_shape(what.shape),
+        priority=what.priority,
+        tags=what.tags,
+        task_group=what.task_group,
+        placeholder=what.placeholder,
+        originator=what.originator,
+        allow_preempt_self=what.allow_preempt_self,
+        allow_preempt_other=what.allow_preempt_other,
+        has_preemption_policy=what.has_preemption_policy,
+        execution_timeout_ms=what.execution_timeout_ms,
+        submission=what.submission,
+        created_ns=what.created_ns,
+    )
+
+
+def _shape(shape: Shape) -> pb.Quantities:
+    return pb.Quantities(values=shape.quantities)
+
+
+def _allocation(partition: str, what: Allocation) -> bytes:
+    return pb.AllocationObject(
+        demand=_demand(partition, what.app_id, what),
+        node_id=what.node_id,
+        uuid=what.uuid,
+        allocated_ns=what.allocated_ns,
+        foreign=what.foreign,
+        previous_generation=what.previous_generation,
+        ordinal=what.ordinal,
+    ).SerializeToString()
+
+
+def _ask(partition: str, what: Ask) -> bytes:
+    return pb.AskObject(
+        demand=_demand(partition, what.app.app_id, what),
+        pending=what.pending,
+        allocated=what.allocated,
+        previous_generation=what.previous_generation,
+    ).SerializeToString()
+
+
+def _reason(partition: str, what: AskGroup) -> bytes:
+    reason = what.reason
+    assert reason is not None, f"{what} is published without a reason"
+    return pb.ReasonObject(
+        partition=partition,
+        application_id=what.app.app_id,
+        group=what.name,
+        resource=_shape(what.shape),
+        priority=what.priority,
+        code=reason.code,
+        queue=reason.queue,
+        resource_type=reason.resource_type,
+        asked=saturated(reason.asked),
+        used=saturated(reason.used),
+        limit=saturated(reason.limit),
+        free=saturated(reason.free),
+        message=reason.sentence(),
+        since_ns=reason.since_ns,
+    ).SerializeToString()
+
+
+def _application(partition: str, what: Application) -> bytes:
+    return pb.ApplicationObject(
+        partition=partition,
+        application_id=what.app_id,
+        queue=what.queue.path,
+        requested_queue=what.requested_queue,
+        user=what.user,
+        groups=what.groups_of_user,
+        tags=what.tags,
+        state=what.state,
+        state_log=[pb.ApplicationObject.StateLogEntry(time_ns=at_ns, state=state) for at_ns, state in what.story],
+        submitted_ns=what.submitted_ns,
+        started_ns=what.started_ns,
+        finished_ns=what.finished_ns,
+        submission=what.submission,
+        execution_timeout_ms=what.execution_timeout_ms,
+        placeholder_ask=_quantities(what.placeholder_ask),
+        gang_style=what.gang_style,
+        rejected_message=what.rejected_message,
+        deadline_ns=what.deadline_ns,
+    ).SerializeToString()
+
+
+def _node(partition: str, what: Node) -> bytes:
+    names = what.types.names
+    capacity = {names[number]: value for number, value in enumerate(what.capacity) if value}
+    return pb.NodeObject(
+        partition=partition,
+        node_id=what.node_id,
+        attributes=what.attributes,
+        capacity=_quantities(capacity),
+        occupied=_quantities(what.reported_occupied),
+        schedulable=what.schedulable,
+        submission=what.submission,
+        created_ns=what.created_ns,
+    ).SerializeToString()
+
+
+def _queue(partition: str, what: Queue) -> bytes:
+    return pb.QueueObject(
+        partition=partition,
+        path=what.path,
+        state=what.state,
+        managed=what.managed,
+        leaf=what.leaf,
+        guaranteed=_quantities(what.by_name(what.guaranteed)),
+        max=_quantities(what.by_name(what.maximum)),
+        properties=what.properties,
+        max_applications=what.max_applications,
+        has_guaranteed=what.guaranteed is not None,
+        has_max=what.maximum is not None,
+    ).SerializeToString()
+
+
+# ---- back ----------------------------------------------------------------------------------------------------------
+
+
+def _item(demand: pb.Demand, *, previous_generation: bool, node_id: str = "", uuid: str = "") -> AskItem:
+    return AskItem(
+        demand.allocation_key,
+        demand.application_id,
+        demand.partition,
+        dict(demand.resource.values),
+        1,
+        demand.priority,
+        dict(demand.tags),
+        demand.task_group,
+        demand.placeholder,
+        demand.originator,
+        demand.allow_preempt_self,
+        demand.allow_preempt_other,
+        demand.has_preemption_policy,
+        demand.execution_timeout_ms,
+        previous_generation,
+        node_id,
+        uuid,
+    )
+
+
+def _fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> None:
+    demand = recorded.demand
+    fold.fold_allocation(
+        partition,
+        _item(
+            demand,
+            previous_generation=recorded.previous_generation,
+            node_id=recorded.node_id,
+            uuid=recorded.uuid,
+        ),
+        ordinal=recorded.ordinal,
+        submission=demand.submission,
+        created_ns=demand.created_ns,
+        allocated_ns=recorded.allocated_ns,
+        foreign=recorded.foreign,
+    )
+
+
+def _fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
+    demand = recorded.demand
+    fold.fold_ask(
+        partition,
+        _item(demand, previous_generation=recorded.previous_generation),
+        pending=recorded.pending,
+        allocated=recorded.allocated,
+        submission=demand.submission,
+        created_ns=demand.created_ns,
+    )
+
+
+def _fold_reason(partition: Partition, recorded: pb.ReasonObject) -> None:
+    reason = Reason(
+        ReasonCode(recorded.code),
+        recorded.queue,
+        recorded.resource_type,
+        recorded.asked,
+        recorded.used,
+        recorded.limit,
+        recorded.free,
+        recorded.since_ns,
+    )
+    fold.fold_reason(partition, recorded.application_id, dict(recorded.resource.values), recorded.priority, reason)
+
+
+def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> None:
+    asked = dict(recorded.placeholder_ask.values) if recorded.HasField("placeholder_ask") else None
+    fold.fold_application(
+        partition,
+        fold.FoldedApplication(
+            recorded.application_id,
+            recorded.queue,
+            recorded.requested_queue,
+            recorded.user,
+            tuple(recorded.groups),
+            dict(recorded.tags),
+            AppState(recorded.state),
+            [(entry.time_ns, entry.state) for entry in recorded.state_log],
+            recorded.submission,
+            recorded.submitted_ns,
+            recorded.started_ns,
+            recorded.finished_ns,
+            recorded.deadline_ns,
+            recorded.execution_timeout_ms,
+            asked,
+            recorded.gang_style,
+            recorded.rejected_message,
+        ),
+    )
+
+
+def _fold_node(partition: Partition, recorded: pb.NodeObject) -> None:
+    fold.fold_node(
+        partition,
+        recorded.node_id,
+        dict(recorded.attributes),
+        dict(recorded.capacity.values),
+        dict(recorded.occupied.values),
+        schedulable=recorded.schedulable,
+        submission=recorded.submission,
+        created_ns=recorded.created_ns,
+    )
+
+
+def _fold_queue(partition: Partition, recorded: pb.QueueObject) -> None:
+    fold.fold_queue(
+        partition,
+        fold.FoldedQueue(
+            recorded.path,
+            recorded.leaf,
+            recorded.managed,
+            QueueState(recorded.state),
+            dict(recorded.guaranteed.values) if recorded.has_guaranteed else None,
+            dict(recorded.max.values) if recorded.has_max else None,
+            recorded.max_applications,
+            dict(recorded.properties),
+        ),
+    )

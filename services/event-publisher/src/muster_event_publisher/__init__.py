@@ -1,6 +1,5 @@
-"""The event publisher: reads ``si.events``, keeps the ring, answers REST, writes history. It changes nothing."""
+"""The event publisher: reads ``si.events``, keeps the ring, answers REST, writes history. It changes nothing.
 
-from muster_event_publisher.app import PublisherService
-from muster_event_publisher.settings import PublisherSettings
-
-__all__ = ["PublisherService", "PublisherSettings"]
+``app.PublisherService`` is the service, ``settings.PublisherSettings`` its settings. (Nothing is imported here: reading
+the settings must not load an HTTP server.)
+"""

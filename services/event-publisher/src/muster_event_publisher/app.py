@@ -119,8 +119,7 @@ class PublisherService:
         try:
             async with asyncio.timeout(self.settings.stop_timeout_s):
                 # 1. the followers read to the log's end, then the exporters write it
-                await asyncio.gather(*(feed.stop_at_end() for feed in self._feeds))
-                await asyncio.gather(*self._follow_tasks)
+                await asyncio.gather(*map(self._stop_following, self._feeds, self._follow_tasks))
                 for exporter in self._exporters:
                     exporter.finish()
                 await asyncio.gather(*self._export_tasks)
@@ -156,6 +155,11 @@ class PublisherService:
         problems += [f"partition {feed.partition} is not followed" for feed in self._feeds if not feed.healthy]
         problems += sorted({exporter.problem for exporter in self._exporters if exporter.problem})
         return problems
+
+    async def _stop_following(self, feed: PartitionFeed, task: asyncio.Task[None]) -> None:
+        if await feed.stop_at_end():
+            task.cancel()  # it only waits for what nobody writes any more
+        await asyncio.wait({task})
 
     async def _close(self) -> None:
         tasks = self._follow_tasks + self._export_tasks + self._tasks

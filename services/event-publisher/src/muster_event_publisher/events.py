@@ -102,7 +102,7 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
         # The scheduler writes id first; the other headers are the same from record to record.
         if len(headers) == 4 and headers[1:] == last_tail and headers[0][0] == HEADER_EVENT_ID and value is not None:
             number = headers[0][1]
-            if number.isdigit() and int(number) == next_id:
+            if len(number) <= _ID_DIGITS and number.isdigit() and int(number) == next_id:
                 offsets.append(record.offset)
                 values.append(value)
                 next_id += 1

@@ -82,10 +82,11 @@ class PartitionFeed:
             elif self._stop_at is not None:
                 break  # the end that was seen at stop may lie behind holes
 
-    async def stop_at_end(self) -> None:
-        """Lets :meth:`follow` return once it has read what is visible now."""
+    async def stop_at_end(self) -> bool:
+        """Lets :meth:`follow` return once it has read what is visible now. True when it has already."""
         assert self._reader is not None, "start comes first"
         self._stop_at = await self._reader.end_offset()
+        return self.tail_end >= self._stop_at
 
     async def lag(self) -> int:
         """Offsets that are visible and not yet taken; 0 when the log does not say."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from muster_cli.errors import ServiceDied
+from muster_cli.errors import ServiceDied, StartFailed
 from muster_cli.running import Opened, Part, run
 
 
@@ -54,7 +54,9 @@ def _opened(diary: list[str]) -> Opened:
 async def _run(parts: list[Fake], diary: list[str], stop: asyncio.Event, **more: object) -> None:
     async with asyncio.timeout(5):
         named = [Part(part.name, part) for part in parts]
-        await run([_opened(diary)], named, stop=stop, stop_timeout_s=0.1, **more)  # type: ignore[arg-type]
+        await run(
+            [_opened(diary)], named, stop=stop, stop_timeout_s=0.1, checks=[part.healthy for part in parts], **more
+        )  # type: ignore[arg-type]
 
 
 async def test_parts_start_in_order_and_stop_in_reverse() -> None:
@@ -84,7 +86,7 @@ async def test_a_part_that_ends_by_itself_ends_the_process(cause: Exception | No
 
 async def test_what_was_started_is_stopped_when_the_next_one_cannot_start() -> None:
     diary: list[str] = []
-    with pytest.raises(OSError, match="no server"):
+    with pytest.raises(StartFailed, match="b could not start: OSError: no server"):
         await _run([Fake("a", diary), Fake("b", diary, fails="start"), Fake("c", diary)], diary, asyncio.Event())
     assert diary == ["open log", "start a", "start b", "stop b", "stop a", "close log"]
 

@@ -2,6 +2,7 @@
 
 * CommandError              one clear line for the user, no traceback
   x UsageError              the call cannot work as it is: settings, a file, a port, a data directory; exit code 2
+  x StartFailed             a service could not start; exit code 1, the cause is in the log
   x ServiceDied             a service ended by itself; exit code 1, so that whoever supervises starts it again
 """
 
@@ -18,6 +19,17 @@ class UsageError(CommandError):
     """The call cannot work as it is, and trying again will not help."""
 
     exit_code = 2
+
+
+class StartFailed(CommandError):
+    """A service could not start.
+
+    :param service: its name.
+    """
+
+    def __init__(self, service: str, cause: BaseException) -> None:
+        super().__init__(f"{service} could not start: {type(cause).__name__}: {cause}")
+        self.service, self.cause = service, cause
 
 
 class ServiceDied(CommandError):

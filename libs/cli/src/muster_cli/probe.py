@@ -14,7 +14,7 @@ DEFAULT_ADDRESS = "grpc://127.0.0.1:9090"
 def probe(address: str, timeout_s: float) -> tuple[bool, str]:
     """Whether what listens at an address is ready, and what it said.
 
-    :param address: ``grpc://host:port`` (the gRPC health service) or ``http://host:port`` (``/health/ready``).
+    :param address: ``grpc://host:port`` (the gRPC health service) or ``http://host:port`` (``/health``).
     """
     scheme, separator, place = address.partition("://")
     if not separator or scheme not in _PROBES or not place:
@@ -38,7 +38,7 @@ def _grpc(place: str, timeout_s: float) -> tuple[bool, str]:
 
 def _http(place: str, timeout_s: float) -> tuple[bool, str]:
     try:
-        with urllib.request.urlopen(f"http://{place}/health/ready", timeout=timeout_s) as answer:
+        with urllib.request.urlopen(f"http://{place}/health", timeout=timeout_s) as answer:
             return True, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         return False, error.read().decode(errors="replace") or str(error)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from muster_cli.errors import ServiceDied
+from muster_cli.errors import ServiceDied, StartFailed
 
 log = structlog.get_logger(__name__)
 
@@ -58,12 +58,15 @@ async def run(
     *,
     stop: asyncio.Event,
     stop_timeout_s: float,
+    checks: Sequence[Callable[[], Awaitable[bool]]] = (),
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs everything until ``stop`` is set.
 
     :param stop_timeout_s: for each of them; one that takes longer is left behind, and said so.
-    :param on_ready: called once, when every part is healthy.
+    :param checks: what must be true for the process to be ready.
+    :param on_ready: called once, when all checks are.
+    :raises StartFailed: a part could not start.
     :raises ServiceDied: a part ended by itself.
     """
     stops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
@@ -75,11 +78,14 @@ async def run(
                 return
         for name, service in parts:
             stops.append((name, service.stop))
-            if not await _start(service.start, stop):
-                return
+            try:
+                if not await _start(service.start, stop):
+                    return
+            except Exception as error:
+                raise StartFailed(name, error) from error
             log.info("started", service=name)
         # 2. stay up, until told or until a part ends
-        await _stay(parts, stop, on_ready)
+        await _stay(parts, stop, checks, on_ready)
     finally:
         # 3. stop, in the reverse order
         for name, stop_it in reversed(stops):
@@ -101,10 +107,15 @@ async def _start(start_it: Callable[[], Awaitable[None]], stop: asyncio.Event) -
         await asyncio.gather(asked, started, return_exceptions=True)
 
 
-async def _stay(parts: Sequence[Part], stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+async def _stay(
+    parts: Sequence[Part],
+    stop: asyncio.Event,
+    checks: Sequence[Callable[[], Awaitable[bool]]],
+    on_ready: Callable[[], None],
+) -> None:
     asked = asyncio.create_task(stop.wait(), name="stop")
     lives = {asyncio.create_task(part.service.wait(), name=part.name): part.name for part in parts}
-    ready = asyncio.create_task(_announce(parts, on_ready), name="ready")
+    ready = asyncio.create_task(_announce(checks, on_ready), name="ready")
     try:
         pending: set[asyncio.Task[Any]] = {asked, ready, *lives}
         while not stop.is_set():
@@ -120,9 +131,9 @@ async def _stay(parts: Sequence[Part], stop: asyncio.Event, on_ready: Callable[[
         await asyncio.gather(asked, ready, *lives, return_exceptions=True)
 
 
-async def _announce(parts: Sequence[Part], on_ready: Callable[[], None]) -> None:
-    for part in parts:
-        while not await part.service.healthy():  # noqa: ASYNC110 - a question, not an event
+async def _announce(checks: Sequence[Callable[[], Awaitable[bool]]], on_ready: Callable[[], None]) -> None:
+    for check in checks:
+        while not await check():  # noqa: ASYNC110 - a question, not an event
             await asyncio.sleep(READY_POLL_S)
     on_ready()
 

@@ -1,0 +1,257 @@
+"""The ``muster`` command. Each command is a few lines here; what it does is in the module that it names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Group, Parameter
+
+from muster_cli.errors import CommandError
+from muster_cli.probe import DEFAULT_ADDRESS
+
+_SETTINGS = Group("Settings", sort_key=100)
+
+app = App(
+    name="muster",
+    version=lambda: f"muster {version('muster')}",
+    help="A networked resource scheduler: requests on gRPC, every decision on a durable log.",
+)
+topics_app = App(name="topics", help="The topics on the log.")
+config_app = App(name="config", help="Settings and queue configurations.")
+app.command(topics_app)
+app.command(config_app)
+
+
+@Parameter(name="*", group=_SETTINGS)
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Where settings come from beside a command's own flags: file, then environment, then ``--set``, the last wins."""
+
+    settings: Path | None = None
+    """TOML file with a table per section; MUSTER_SETTINGS names one as well."""
+    set: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """One setting as section.field=value (`muster config show` lists them); may be repeated."""
+
+
+_COMMON = Common()
+
+
+@app.command
+def up(
+    *,
+    data_dir: Path,
+    config: Path | None = None,
+    grpc_address: str | None = None,
+    http_address: str | None = None,
+    common: Common = _COMMON,
+) -> int:
+    """Gateway, scheduler, view and event publisher in one process, on an embedded log.
+
+    Stop it, kill it, start it again: state, history and event ids go on where they were.
+
+    :param data_dir: where the log, the sessions and the history live; made when absent.
+    :param config: queue configuration (YAML) of RMs that register without one.
+    :param grpc_address: where SI clients connect [127.0.0.1:9090].
+    :param http_address: the REST front [127.0.0.1:9080].
+    """
+    from muster_cli import serving
+
+    flags = [("gateway.grpc_address", "--grpc-address", grpc_address), *_http(http_address)]
+    return serving.up(data_dir, config, common.settings, common.set, flags)
+
+
+@app.command
+def gateway(*, grpc_address: str | None = None, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """The SI service on gRPC, and the HTTP front.
+
+    :param grpc_address: where SI clients connect [127.0.0.1:9090].
+    :param http_address: the REST front [127.0.0.1:9080].
+    """
+    from muster_cli import serving
+
+    flags = [("gateway.grpc_address", "--grpc-address", grpc_address), *_http(http_address)]
+    return serving.one("gateway", common.settings, common.set, flags)
+
+
+@app.command
+def scheduler(*, config: Path | None = None, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Decides: takes requests from the log, writes responses, events and states to it.
+
+    :param config: queue configuration (YAML) of RMs that register without one.
+    :param http_address: /metrics and /health [127.0.0.1:9083].
+    """
+    from muster_cli import serving
+
+    flags = [("process.http_address", "--http-address", http_address)]
+    return serving.one("scheduler", common.settings, common.set, flags, config)
+
+
+@app.command
+def view(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Follows the state and answers REST.
+
+    :param http_address: where REST listens [127.0.0.1:9081].
+    """
+    from muster_cli import serving
+
+    flags = [("view.http_address", "--http-address", http_address)]
+    return serving.one("view", common.settings, common.set, flags)
+
+
+@app.command
+def event_publisher(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Publishes events: REST, streams, history in Parquet and PostgreSQL.
+
+    :param http_address: where REST listens [127.0.0.1:9082].
+    """
+    from muster_cli import serving
+
+    flags = [("publisher.http_address", "--http-address", http_address)]
+    return serving.one("event-publisher", common.settings, common.set, flags)
+
+
+@app.command
+def replay_trace(
+    trace: Path,
+    *,
+    gateway: str = "127.0.0.1:9090",
+    http: str = "http://127.0.0.1:9080",
+    rm_id: str = "openb",
+    chunk: int = 100,
+    asks_per_s: float = 0.0,
+    timeout_s: float = 120.0,
+    json: Path | None = None,
+    keep: bool = False,
+) -> int:
+    """Plays a cluster's trace through a gateway and accounts for every task.
+
+    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param gateway: gRPC address of the gateway.
+    :param http: URL of the REST front: utilisation, reasons and events are asked there.
+    :param rm_id: the RM to register as.
+    :param chunk: items per message.
+    :param asks_per_s: pace of the asks; 0: as fast as the gateway takes them.
+    :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
+    :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
+    :param keep: stay connected afterwards, until interrupted; otherwise the RM leaves.
+    """
+    from muster_client.replay import main_replay
+
+    return main_replay(
+        trace,
+        gateway,
+        http,
+        rm_id,
+        chunk=chunk,
+        asks_per_s=asks_per_s,
+        timeout_s=timeout_s,
+        json_file=json,
+        keep=keep,
+    )
+
+
+@app.command
+def health(
+    address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS, *, timeout_s: float = 3.0
+) -> int:
+    """Asks a process whether it is ready; exit code 0 when it is.
+
+    :param address: grpc://host:port of a gateway, or http://host:port of any other service.
+    :param timeout_s: how long to wait for an answer.
+    """
+    from muster_cli.probe import probe
+
+    ready, said = probe(address, timeout_s)
+    print(f"{address}: {said.strip()}")  # noqa: T201 - the answer
+    return 0 if ready else 1
+
+
+@topics_app.command(name="create")
+def topics_create(*, common: Common = _COMMON) -> int:
+    """Makes the topics that are absent and checks the others; changes none that exists."""
+    from muster_cli import topics
+
+    return topics.create(common.settings, common.set)
+
+
+@topics_app.command(name="verify")
+def topics_verify(*, common: Common = _COMMON) -> int:
+    """Checks that every topic exists and is as configured; changes nothing."""
+    from muster_cli import topics
+
+    return topics.verify(common.settings, common.set)
+
+
+@topics_app.command(name="describe")
+def topics_describe(*, common: Common = _COMMON) -> int:
+    """Lists the topics: what they are for, their partitions and retention, and what is in them."""
+    from muster_cli import topics
+
+    return topics.describe(common.settings, common.set)
+
+
+@config_app.command(name="check")
+def config_check(file: Path) -> int:
+    """Checks a queue configuration (YAML): prints its errors with line and column, or its tree of queues.
+
+    :param file: the queue configuration.
+    """
+    from rich.console import Console
+
+    from muster_cli.queue_config import check
+
+    return 0 if check(file, Console()) else 1
+
+
+@config_app.command(name="show")
+def config_show(
+    *,
+    data_dir: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    changed: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = _COMMON,
+) -> int:
+    """Prints the effective settings and where each comes from; secrets are masked.
+
+    :param data_dir: as `muster up --data-dir` would see them.
+    :param json: as JSON.
+    :param changed: only those that are not at their default.
+    """
+    from muster_cli.show import show_settings
+
+    return show_settings(common.settings, common.set, data_dir, as_json=json, changed=changed)
+
+
+def _http(address: str | None) -> list[tuple[str, str, object]]:
+    return [("gateway.http_address", "--http-address", address)]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command; gives its exit code: 0 done, 1 failed, 2 cannot work as called."""
+    from muster_cli.composition import SettingsError
+
+    try:
+        result = app(list(arguments), result_action="return_value")
+    except CommandError as error:
+        print(f"muster: {error}", file=sys.stderr)  # noqa: T201 - the one clear line
+        return error.exit_code
+    except SettingsError as error:
+        for problem in error.problems:
+            print(f"muster: {problem}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of the output has gone, as `head` does
+        sys.stderr.close()
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the ``muster`` script."""
+    sys.exit(run(sys.argv[1:]))

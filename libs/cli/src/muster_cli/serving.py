@@ -1,0 +1,222 @@
+"""The commands that serve: from settings to running services. The only module that knows all of them.
+
+Each service class takes its settings, the log, the topics and the clock; nothing else is shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import structlog
+from muster_bus.clock import Clock, SystemClock
+from muster_bus.errors import BusError, LogUnavailable
+from muster_bus.log import Log
+from muster_bus.settings import make_log
+from rich.console import Console
+
+from muster_cli import addresses, logs, operations, queue_config
+from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
+from muster_cli.running import Opened, Part, run, signals
+from muster_cli.settings import MusterSettings, embedded_defaults, load
+
+log = structlog.get_logger(__name__)
+
+# An address that was taken between the check and the start.
+_ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+ServiceName = Literal["gateway", "scheduler", "view", "event-publisher"]
+Flags = Sequence[tuple[str, str, object]]
+
+
+class Plan(NamedTuple):
+    """What a process runs.
+
+    :param opened: beside the log.
+    :param checks: all true: the process is ready, and says so.
+    """
+
+    opened: list[Opened]
+    parts: list[Part]
+    checks: list[operations.HealthCheck]
+
+
+Build = Callable[[MusterSettings, Log, Clock], Plan]
+
+
+def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
+    """``muster up``: everything in one process."""
+    began_s = time.monotonic()
+    given = [*_given(flags), *_queue_config(config)]
+    settings = load(file, assignments, given, embedded_defaults(data_dir)).values
+    addresses.check_free("--grpc-address", settings.gateway.grpc_address)
+    addresses.check_free("--http-address", settings.gateway.http_address)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--data-dir {data_dir}: cannot be made: {error.strerror}") from error
+
+    def ready() -> None:
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(f"[bold green]Muster is ready[/] after {time.monotonic() - began_s:.1f} s. Ctrl-C stops it.")
+        console.print(f"  gRPC   {settings.gateway.grpc_address}   si.v1.Scheduler, health and reflection")
+        if settings.gateway.http_address:
+            console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
+        console.print(f"  data   {data_dir}   log.db, sessions.db, history/*.parquet")
+
+    return _serve(settings, _everything, ready)
+
+
+def one(
+    name: ServiceName, file: Path | None, assignments: Sequence[str], flags: Flags, config: Path | None = None
+) -> int:
+    """One service in a process of its own."""
+    settings = load(file, assignments, [*_given(flags), *_queue_config(config)]).values
+    if settings.log.backend != "kafka":
+        raise UsageError(
+            f"log.backend {settings.log.backend}: a service in a process of its own meets the others on Kafka only "
+            "(MUSTER_LOG__BACKEND=kafka); for everything in one process there is muster up"
+        )
+    return _serve(settings, _BUILD[name], lambda: log.info("ready", service=name))
+
+
+# --- putting together -----------------------------------------------------------------------------------------------
+
+
+def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_gateway.service import Gateway
+    from muster_gateway.sessions import make_sessions
+
+    addresses.check_free("gateway.grpc_address", settings.gateway.grpc_address)
+    addresses.check_free("gateway.http_address", settings.gateway.http_address)
+    topics = settings.log.topics()
+    gateway = Gateway(settings.gateway, bus, topics, make_sessions(settings.gateway, clock), clock)
+    return Plan([], [Part("gateway", gateway)], [gateway.ready])
+
+
+def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_scheduler.service import SchedulerService
+
+    service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
+    opened = []
+    if settings.process.http_address:
+        # It has no other front: health, and how it is doing.
+        listener = addresses.listen("process.http_address", settings.process.http_address)
+        server = operations.HttpServer(operations.operations_app({"scheduler": service.healthy}), listener)
+        opened.append(Opened("http", server.start, server.stop))
+    return Plan(opened, [Part("scheduler", service)], [service.healthy])
+
+
+def _view(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_scheduler.view import ViewService
+
+    addresses.check_free("view.http_address", settings.view.http_address)
+    service = ViewService(settings.view, bus, settings.log.topics(), clock)
+    return Plan([], [Part("view", service)], [service.healthy])
+
+
+def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_event_publisher.app import PublisherService
+
+    addresses.check_free("publisher.http_address", settings.publisher.http_address)
+    service = PublisherService(settings.publisher, bus, settings.log.topics(), clock)
+    return Plan([], [Part("event-publisher", service)], [service.healthy])
+
+
+def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_event_publisher.app import PublisherService
+    from muster_gateway.service import Gateway
+    from muster_gateway.sessions import make_sessions
+    from muster_scheduler.service import SchedulerService
+    from muster_scheduler.view import ViewService
+
+    topics = settings.log.topics()
+    scheduler = SchedulerService(settings.scheduler, bus, topics, clock)
+    view = ViewService(settings.view, bus, topics, clock)
+    publisher = PublisherService(settings.publisher, bus, topics, clock)
+    gateway = Gateway(
+        settings.gateway,
+        bus,
+        topics,
+        make_sessions(settings.gateway, clock),
+        clock,
+        view=view.asgi,
+        publisher=publisher.asgi,
+        ready_when=[scheduler.healthy],
+    )
+    # The gateway last: who connects finds everything there; and first to stop, so that nobody is half served.
+    parts = [
+        Part("scheduler", scheduler),
+        Part("view", view),
+        Part("event-publisher", publisher),
+        Part("gateway", gateway),
+    ]
+    return Plan([], parts, [gateway.ready, view.healthy])
+
+
+_BUILD: dict[ServiceName, Build] = {
+    "gateway": _gateway,
+    "scheduler": _scheduler,
+    "view": _view,
+    "event-publisher": _event_publisher,
+}
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> int:
+    logs.configure(settings.process.log_level, settings.process.log_format)
+    try:
+        asyncio.run(_run(settings, build, on_ready))
+    except ServiceDied as error:
+        log.error("died", service=error.service, exc_info=error.cause)
+        raise
+    except StartFailed as error:
+        if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
+            raise UsageError(str(error.cause)) from error
+        log.error("could not start", service=error.service, exc_info=error.cause)
+        raise
+    return 0
+
+
+async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> None:
+    clock = SystemClock()
+    bus = make_log(settings.log, clock)
+    stop = asyncio.Event()
+    with signals(stop):
+        opened, parts, checks = build(settings, bus, clock)
+        await run(
+            [Opened("log", lambda: _open(bus, settings), bus.close), *opened],
+            parts,
+            stop=stop,
+            stop_timeout_s=settings.process.stop_timeout_s,
+            checks=checks,
+            on_ready=on_ready,
+        )
+
+
+async def _open(bus: Log, settings: MusterSettings) -> None:
+    try:
+        await bus.start()
+    except LogUnavailable as error:
+        if settings.log.backend == "kafka":  # it may come back: whoever supervises tries again
+            raise CommandError(str(error)) from error
+        raise UsageError(str(error)) from error  # a file that is in use, or that cannot be opened
+    except BusError as error:
+        raise UsageError(str(error)) from error
+
+
+def _given(flags: Flags) -> Flags:
+    return [(name, flag, value) for name, flag, value in flags if value is not None]
+
+
+def _queue_config(config: Path | None) -> Flags:
+    """A queue configuration is checked before anything starts: a mistake in it is the caller's to see, at once."""
+    if config is None:
+        return []
+    return [("scheduler.default_queue_config", "--config", queue_config.refuse_if_wrong(config))]

@@ -1,0 +1,84 @@
+"""All settings of Muster in one model: a section per service, and one for what every process has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from muster_bus.settings import LogSettings
+from muster_event_publisher.settings import PublisherSettings
+from muster_gateway.settings import GatewaySettings
+from muster_scheduler.service.settings import SchedulerSettings
+from muster_scheduler.view.settings import ViewSettings
+from pydantic import BaseModel, ConfigDict, Field
+
+from muster_cli import logs
+from muster_cli.composition import Composed, compose, parse_assignment
+
+SETTINGS_VARIABLE = "MUSTER_SETTINGS"
+
+
+class ProcessSettings(BaseModel):
+    """What every process of Muster has, whatever it serves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    log_level: logs.Level = Field("info", description="Least severe lines that are logged.")
+    log_format: logs.Format = Field("auto", description="auto: json, unless standard error is a terminal.")
+    http_address: str = Field(
+        "127.0.0.1:9083", description="The scheduler's /metrics and /health (the others have their own front)."
+    )
+    stop_timeout_s: float = Field(15.0, gt=0, description="For each service to stop; longer than its own time-outs.")
+
+
+class MusterSettings(BaseModel):
+    """Everything that can be set. The sections are the services' own models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    process: ProcessSettings = Field(default_factory=ProcessSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+    view: ViewSettings = Field(default_factory=ViewSettings)
+    publisher: PublisherSettings = Field(default_factory=PublisherSettings)
+
+
+def load(
+    file: Path | None,
+    assignments: Sequence[str],
+    flags: Sequence[tuple[str, str, object]] = (),
+    defaults: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Composed[MusterSettings]:
+    """The effective settings of a command.
+
+    :param file: of ``--settings``; MUSTER_SETTINGS names one when it is None.
+    :param assignments: ``section.field=value`` of ``--set``.
+    :param flags: the command's named flags, as :func:`muster_cli.composition.compose` takes them; they win.
+    :param defaults: where the command's defaults differ from the models'.
+    """
+    given = os.environ if environment is None else environment
+    if file is None and given.get(SETTINGS_VARIABLE):
+        file = Path(given[SETTINGS_VARIABLE])
+    return compose(
+        MusterSettings,
+        defaults=defaults,
+        file=file,
+        environment=given,
+        flags=[*map(parse_assignment, assignments), *flags],
+    )
+
+
+def embedded_defaults(data_dir: Path) -> dict[str, object]:
+    """Everything in one process under one directory: the defaults of ``muster up``."""
+    return {
+        "log.backend": "sqlite",
+        "log.sqlite_path": data_dir / "log.db",
+        "gateway.sessions_url": f"sqlite://{data_dir.absolute()}/sessions.db",
+        "publisher.parquet_dir": data_dir / "history",
+        # View and publisher answer through the gateway's front.
+        "view.http_address": "",
+        "publisher.http_address": "",
+    }

@@ -65,7 +65,7 @@ def a_session(rm_id: str = "rm", **changes: object) -> Session:
         "since_ns": 17,
         "why": "registered",
         "announced": RmState.INIT,
-        "registered_at": Cursor(3, 40),
+        "registered_at": Cursor(3, 40, 2),
     }
     return Session(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -108,23 +108,23 @@ async def test_a_cursor_moves_for_the_seats_epoch_only(place: Place) -> None:
     await place.store.compare_and_set(a_session(seats={ALLOCATION: Seat("gw", 2), NODE: Seat("gw", 1)}))
     moved = await place.store.advance(
         [
-            Advance("rm", ALLOCATION, 2, Cursor(7, 70)),
-            Advance("rm", NODE, 2, Cursor(8, 80)),
-            Advance("unknown", NODE, 1, Cursor(9, 90)),
-            Advance("rm", StreamKind.APPLICATION, 0, Cursor(9, 90)),
+            Advance("rm", ALLOCATION, 2, Cursor(7, 70, 6)),
+            Advance("rm", NODE, 2, Cursor(8, 80, 7)),
+            Advance("unknown", NODE, 1, Cursor(9, 90, 8)),
+            Advance("rm", StreamKind.APPLICATION, 0, Cursor(9, 90, 8)),
         ]
     )
     assert moved == [True, False, False, False]
-    assert await place.store.cursors("rm") == {ALLOCATION: Cursor(7, 70)}
+    assert await place.store.cursors("rm") == {ALLOCATION: Cursor(7, 70, 6)}
     assert await place.store.cursors("unknown") == {}
 
 
 async def test_a_raised_epoch_stops_the_old_holder_but_keeps_the_cursor(place: Place) -> None:
     await place.store.compare_and_set(a_session(seats={ALLOCATION: Seat("gw1", 1)}))
-    assert await place.store.advance([Advance("rm", ALLOCATION, 1, Cursor(5, 50))]) == [True]
+    assert await place.store.advance([Advance("rm", ALLOCATION, 1, Cursor(5, 50, 4))]) == [True]
     await place.store.compare_and_set(a_session(version=1, seats={ALLOCATION: Seat("gw2", 2)}))
-    assert await place.store.advance([Advance("rm", ALLOCATION, 1, Cursor(6, 60))]) == [False]
-    assert await (await place.again()).cursors("rm") == {ALLOCATION: Cursor(5, 50)}
+    assert await place.store.advance([Advance("rm", ALLOCATION, 1, Cursor(6, 60, 5))]) == [False]
+    assert await (await place.again()).cursors("rm") == {ALLOCATION: Cursor(5, 50, 4)}
     assert await place.store.advance([Advance("rm", ALLOCATION, 2, NOWHERE)]) == [True]
     assert await place.store.cursors("rm") == {ALLOCATION: NOWHERE}
 

@@ -104,10 +104,11 @@ def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
             f"registration: {len(raw)} bytes (config: {len(request.config)} characters), "
             f"expected at most {limits.max_record_bytes} bytes"
         )
-    return request.rmID
+    rm_id: str = request.rmID
+    return rm_id
 
 
-# ---- the three kinds of messages -----------------------------------------------------------------------------------
+# ---- the three kinds of messages ---------------------------------------------------------------------------------
 
 
 def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: AdmissionLimits) -> Admitted:
@@ -244,7 +245,7 @@ class _Bad:
         return Admitted(payloads, answer.SerializeToString() if self.count else None, items, self.count)
 
 
-# ---- one item ---------------------------------------------------------------------------------------------------------
+# ---- one item ----------------------------------------------------------------------------------------------------
 
 
 def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
@@ -353,7 +354,7 @@ def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, mea
     return None
 
 
-# ---- one field --------------------------------------------------------------------------------------------------------
+# ---- one field ---------------------------------------------------------------------------------------------------
 
 
 def _name_problem(value: str, path: str, limit: int) -> str | None:
@@ -438,7 +439,7 @@ def _twice(path: str, value: str) -> str:
     return f"{path}: {shown(value)} a second time in one message; the first one stands"
 
 
-# ---- the whole message -------------------------------------------------------------------------------------------------
+# ---- the whole message -------------------------------------------------------------------------------------------
 
 
 def _parsed(message_type: type[Any], raw: bytes) -> Any:
@@ -455,7 +456,7 @@ def _check_count(name: str, count: int, limits: AdmissionLimits) -> None:
 
 
 def split(message: Request, max_bytes: int) -> list[bytes]:
-    """Parts of a message, in its items' order, each at most ``max_bytes`` large. Single items fit: admission saw to it."""
+    """Parts of a message, in its items' order, each at most ``max_bytes`` large. Single items fit."""
     whole = message.SerializeToString()
     if len(whole) <= max_bytes:
         return [whole]

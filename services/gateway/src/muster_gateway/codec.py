@@ -113,6 +113,7 @@ def read_response(record: Record) -> Response:
 
 
 _KINDS = {int(kind): kind for kind in StreamKind}
+_STATES = {int(state) for state in RmState}
 
 
 def _problem(problem: envelope_pb2.ConfigProblem) -> Problem:
@@ -130,7 +131,7 @@ class KnownRm:
 
 
 def read_known_rm(record: Record) -> KnownRm | None:
-    """The RM in a state record; ``None`` for other kinds of objects. A tombstone is an RM with INIT. Raises CodecError."""
+    """The RM in a state record; ``None`` for other kinds of objects. A tombstone: INIT. Raises CodecError."""
     try:
         rm_id, kind, _ = parse_state_key(record.key or b"")
     except ValueError as error:
@@ -143,5 +144,5 @@ def read_known_rm(record: Record) -> KnownRm | None:
         value = state_pb2.RmObject.FromString(record.value)
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no RmObject") from error
-    state = RmState(value.state) if value.state in set(RmState) else RmState.RUNNING
+    state = RmState(value.state) if value.state in _STATES else RmState.RUNNING
     return KnownRm(rm_id, state, value.registrations)

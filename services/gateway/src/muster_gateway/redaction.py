@@ -5,7 +5,9 @@ Whoever prints a message (a log line, a dead letter, an error) goes through here
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -35,7 +37,7 @@ def _mask(message: Message) -> None:
         if _is_secret(field):
             _mask_field(message, field)
         elif field.message_type is not None and _holds_secrets(field.message_type):
-            for inner in _inner_messages(field, value):
+            for inner in _inner_messages(field.message_type, value, repeated=field.is_repeated):
                 _mask(inner)
 
 
@@ -46,13 +48,14 @@ def _mask_field(message: Message, field: FieldDescriptor) -> None:
     setattr(message, field.name, MASK.encode() if field.type == FieldDescriptor.TYPE_BYTES else MASK)
 
 
-def _inner_messages(field: FieldDescriptor, value: object) -> list[Message]:
-    if not field.is_repeated:
-        return [value]  # type: ignore[list-item]
-    if field.message_type.GetOptions().map_entry:
-        of_message = field.message_type.fields_by_name["value"].message_type is not None
-        return list(value.values()) if of_message else []  # type: ignore[attr-defined]
-    return list(value)  # type: ignore[call-overload]
+def _inner_messages(message_type: Descriptor, value: Any, *, repeated: bool) -> Iterable[Message]:
+    if not repeated:
+        return [value]
+    if message_type.GetOptions().map_entry:
+        values: Iterable[Message] = value.values()
+        return values if message_type.fields_by_name["value"].message_type is not None else ()
+    elements: Iterable[Message] = value
+    return elements
 
 
 def _is_secret(field: FieldDescriptor) -> bool:

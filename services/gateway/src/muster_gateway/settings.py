@@ -57,7 +57,7 @@ class GatewaySettings(BaseModel):
     )
     sessions_prefix: str = Field("muster:", description="Put before each Redis key, for several Musters on one Redis.")
 
-    limits: AdmissionLimits = Field(default_factory=AdmissionLimits, description="What one message may hold.")
+    limits: AdmissionLimits = Field(AdmissionLimits.model_validate({}), description="What one message may hold.")
     max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
     max_streams: int = Field(3_000, ge=3, description="Open streams of this gateway (three for each RM).")
     max_registrations_waiting: int = Field(

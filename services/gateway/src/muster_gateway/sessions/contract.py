@@ -40,13 +40,19 @@ UNKNOWN = -1
 
 
 class Cursor(NamedTuple):
-    """A place in an RM's order of responses. -1 in either: not known."""
+    """A place in an RM's order of responses, for one kind of stream. -1: not known.
+
+    :param sequence: number of the last response, of any kind, before the place.
+    :param offset: where in the log the next one is looked for.
+    :param last_sent: number of the last response of this kind before the place (or a higher one, up to ``sequence``).
+    """
 
     sequence: int
     offset: int
+    last_sent: int
 
 
-NOWHERE = Cursor(UNKNOWN, UNKNOWN)
+NOWHERE = Cursor(UNKNOWN, UNKNOWN, UNKNOWN)
 
 
 class Seat(NamedTuple):
@@ -85,8 +91,8 @@ class Session:
         return replace(self, seats={**self.seats, kind: seat})
 
     def without_holders(self) -> Session:
-        """The same with every seat empty; the epochs stay, so that nobody's old epoch becomes valid again."""
-        return replace(self, seats={kind: Seat("", seat.epoch) for kind, seat in self.seats.items()})
+        """The same with every seat empty and its epoch raised: whoever sat there moves no cursor any more."""
+        return replace(self, seats={kind: Seat("", seat.epoch + 1) for kind, seat in self.seats.items()})
 
 
 class Advance(NamedTuple):

@@ -2,7 +2,7 @@
 
 Keys, each with the configured prefix::
 
-    session:{rmID}   hash   version, content (JSON), epoch:<kind>, cursor:<kind> ("sequence:offset")
+    session:{rmID}   hash   version, content (JSON), epoch:<kind>, cursor:<kind> ("sequence:offset:last sent")
     sessions         set    rmIDs
     lease:<gateway>  string with a time to live: Redis itself ends a silent gateway's lease
     marker           string
@@ -13,7 +13,7 @@ The compare in compare-and-set, and the epoch's check before a cursor moves, are
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import SecretStr
@@ -49,7 +49,7 @@ return 1
 _TIMEOUT_S = 2.0
 
 
-def _or_down(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def _or_down(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Turns Redis' errors into ours; the address stays out of the message, it may hold a password."""
 
     @functools.wraps(method)
@@ -71,7 +71,7 @@ class RedisSessions:
 
     def __init__(self, url: SecretStr, prefix: str) -> None:
         self._prefix = prefix
-        self._redis: Redis[Any] = Redis.from_url(
+        self._redis: Any = Redis.from_url(
             url.get_secret_value(),
             decode_responses=True,
             socket_timeout=_TIMEOUT_S,
@@ -128,7 +128,7 @@ class RedisSessions:
             for rm_id, kind, epoch, cursor in moves:
                 await self._advance(
                     keys=[self._session_key(rm_id)],
-                    args=[str(int(kind)), str(epoch), f"{cursor.sequence}:{cursor.offset}"],
+                    args=[str(int(kind)), str(epoch), ":".join(map(str, cursor))],
                     client=pipe,
                 )
             return [bool(done) for done in await pipe.execute()]
@@ -163,5 +163,4 @@ class RedisSessions:
 
 
 def _cursor(text: str) -> Cursor:
-    sequence, offset = text.split(":")
-    return Cursor(int(sequence), int(offset))
+    return Cursor(*map(int, text.split(":")))

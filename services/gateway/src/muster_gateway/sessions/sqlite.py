@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from muster_bus.clock import Clock
 
@@ -25,7 +25,8 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (rm_id TEXT PRIMARY KEY, version INTEGER NOT NULL, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS seat (rm_id TEXT, kind INTEGER, epoch INTEGER NOT NULL, PRIMARY KEY (rm_id, kind));
 CREATE TABLE IF NOT EXISTS cursor (
-  rm_id TEXT, kind INTEGER, sequence INTEGER NOT NULL, offset INTEGER NOT NULL, PRIMARY KEY (rm_id, kind));
+  rm_id TEXT, kind INTEGER, sequence INTEGER NOT NULL, offset INTEGER NOT NULL, last_sent INTEGER NOT NULL,
+  PRIMARY KEY (rm_id, kind));
 CREATE TABLE IF NOT EXISTS lease (gateway_id TEXT PRIMARY KEY, until_ns INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY);
 """
@@ -72,8 +73,10 @@ class SqliteSessions:
         return await self._run(self._set, session)
 
     async def cursors(self, rm_id: str) -> dict[StreamKind, Cursor]:
-        rows = await self._run(self._query, "SELECT kind, sequence, offset FROM cursor WHERE rm_id = ?", (rm_id,))
-        return {StreamKind(kind): Cursor(sequence, offset) for kind, sequence, offset in rows}
+        rows = await self._run(
+            self._query, "SELECT kind, sequence, offset, last_sent FROM cursor WHERE rm_id = ?", (rm_id,)
+        )
+        return {StreamKind(kind): Cursor(*place) for kind, *place in rows}
 
     async def advance(self, moves: Sequence[Advance]) -> list[bool]:
         return await self._run(self._advance, moves)
@@ -97,7 +100,7 @@ class SqliteSessions:
     async def mark(self) -> None:
         await self._run(self._execute, "INSERT OR IGNORE INTO marker VALUES (1)", ())
 
-    # ---- in the thread ----------------------------------------------------------------------------------------------
+    # ---- in the thread --------------------------------------------------------------------------------------------
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
         try:
@@ -120,7 +123,7 @@ class SqliteSessions:
             raise sqlite3.ProgrammingError("not started")
         return self._connection
 
-    def _query(self, sql: str, arguments: tuple[object, ...]) -> list[tuple]:
+    def _query(self, sql: str, arguments: tuple[object, ...]) -> list[tuple[Any, ...]]:
         return self._db().execute(sql, arguments).fetchall()
 
     def _execute(self, sql: str, arguments: tuple[object, ...]) -> None:
@@ -146,9 +149,9 @@ class SqliteSessions:
         with _Transaction(self._db()) as db:
             for rm_id, kind, epoch, cursor in moves:
                 changed = db.execute(
-                    "INSERT OR REPLACE INTO cursor SELECT rm_id, kind, ?, ? FROM seat "
+                    "INSERT OR REPLACE INTO cursor SELECT rm_id, kind, ?, ?, ? FROM seat "
                     "WHERE rm_id = ? AND kind = ? AND epoch = ?",
-                    (cursor.sequence, cursor.offset, rm_id, int(kind), epoch),
+                    (*cursor, rm_id, int(kind), epoch),
                 ).rowcount
                 done.append(changed > 0)
         return done

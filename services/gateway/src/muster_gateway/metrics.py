@@ -1,0 +1,49 @@
+"""The gateway's metrics: every name, once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from prometheus_client import Counter, Gauge, Histogram
+
+
+class Metric(StrEnum):
+    """Names as they appear at ``/metrics``; counters get ``_total`` from the client library."""
+
+    STREAMS_OPEN = "muster_gateway_streams_open"
+    STREAMS_ENDED = "muster_gateway_streams_ended"
+    REQUESTS = "muster_gateway_requests"
+    ITEMS = "muster_gateway_items"
+    ITEMS_REJECTED = "muster_gateway_items_rejected"
+    RESPONSES = "muster_gateway_responses"
+    OVERFLOWS = "muster_gateway_overflows"
+    CATCH_UPS = "muster_gateway_catch_ups_open"
+    REGISTRATIONS = "muster_gateway_registrations"
+    REGISTRATION_SECONDS = "muster_gateway_registration_seconds"
+    TRANSITIONS = "muster_gateway_rm_transitions"
+    READY = "muster_gateway_ready"
+    UNREADABLE = "muster_gateway_unreadable_responses"
+    INTERNAL_ERRORS = "muster_gateway_internal_errors"
+    HTTP_FORWARDED = "muster_gateway_http_forwarded"
+
+
+# A registration waits for one transaction of the scheduler: milliseconds embedded, up to the time-out of seconds.
+_REGISTRATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+streams_open = Gauge(Metric.STREAMS_OPEN, "Open streams that belong to an RM.", ["kind"])
+streams_ended = Counter(Metric.STREAMS_ENDED, "Streams that ended, by gRPC status.", ["kind", "status"])
+requests = Counter(Metric.REQUESTS, "Messages read from streams.", ["kind"])
+items = Counter(Metric.ITEMS, "Items in these messages.", ["kind"])
+items_rejected = Counter(Metric.ITEMS_REJECTED, "Items answered by admission.", ["kind"])
+responses = Counter(Metric.RESPONSES, "Responses written to streams, admission answers included.", ["kind"])
+overflows = Counter(Metric.OVERFLOWS, "Times that a slow stream left the live tail.", ["kind"])
+catch_ups = Gauge(Metric.CATCH_UPS, "Streams that read the response log on their own now.")
+registrations = Counter(Metric.REGISTRATIONS, "Registrations answered, by gRPC status.", ["status"])
+registration_seconds = Histogram(
+    Metric.REGISTRATION_SECONDS, "From a registration's arrival to its answer.", buckets=_REGISTRATION_BUCKETS
+)
+transitions = Counter(Metric.TRANSITIONS, "Changes of RMs' life states made here.", ["state"])
+ready = Gauge(Metric.READY, "1 while health says SERVING.")
+unreadable = Counter(Metric.UNREADABLE, "Records of the response log that did not decode.")
+internal_errors = Counter(Metric.INTERNAL_ERRORS, "Defects: exceptions that nobody expected.")
+http_forwarded = Counter(Metric.HTTP_FORWARDED, "HTTP requests passed on, by target and status.", ["target", "status"])

@@ -1,0 +1,446 @@
+"""From si.responses to streams: one live tail per partition, and a reader of its own for a stream that lags.
+
+feed
+    What one stream is still to be sent: a bounded queue, and the place (*seen*) behind the last record that was put
+    into it or belongs to another kind. Records come in log order from one producer at a time: the live tail while the
+    feed is *attached*, else the stream's own catch-up.
+
+attach
+    A feed may attach when it has seen everything that the tail has dispatched. Both live in one event loop and nothing
+    awaits between the comparison and the attaching, so no record falls between, and none comes twice: what the tail
+    dispatches again below *seen* is passed over.
+
+overflow
+    A full queue detaches its feed; nothing is dropped, the stream goes on by catch-up from *seen*.
+
+gaps
+    An RM's responses are numbered without gaps over all kinds, and a feed sees all kinds' numbers go by. A number
+    missing means that retention deleted it: ResponsesLost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+from muster_bus.errors import CodecError, LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader, Record
+from muster_bus.topics import Topics
+
+from muster_gateway import metrics
+from muster_gateway.codec import Registration, Response, read_response
+from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
+from muster_gateway.sessions.contract import UNKNOWN, Cursor
+from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
+
+# With it a stream says which response its RM processed last (``responseSequence``): nothing up to it comes again.
+RESUME_METADATA = "muster-resume-after"
+# How long a read waits for records: only the pause between two looks at whether the reader is still wanted.
+TAIL_WAIT_S = 1.0
+CATCH_UP_WAIT_S = 0.2
+_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
+# A search stops halving at this distance: one read covers it.
+_SEARCH_SPAN = 500
+
+
+class Due(NamedTuple):
+    """A response that waits to be written, and the cursor once it is."""
+
+    payload: bytes
+    after: Cursor
+
+
+class Feed:
+    """See the module's words.
+
+    :param start: what was seen before: a cursor.
+    :param resume_after: responses up to this number are not sent again.
+    :param wake: called when there is something to do for the stream.
+    """
+
+    def __init__(
+        self,
+        rm_id: str,
+        kind: StreamKind,
+        start: Cursor,
+        resume_after: int,
+        max_responses: int,
+        max_bytes: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self.rm_id, self.kind, self.key = rm_id, kind, rm_id.encode()
+        self.attached = False
+        self.error: GatewayError | None = None
+        self._seen = start
+        self._written = start
+        self._resume_after = resume_after
+        self._queue: deque[Due] = deque()
+        self._queued_bytes = 0
+        self._writing = False
+        self._max_responses, self._max_bytes = max_responses, max_bytes
+        self._wake = wake
+
+    @property
+    def seen(self) -> Cursor:
+        """Behind the last record taken."""
+        return self._seen
+
+    @property
+    def delivered(self) -> Cursor:
+        """What may be stored: everything before it was written, or is not for this stream."""
+        return self._written if self._queue or self._writing else self._seen
+
+    def has_room(self) -> bool:
+        """Whether one more response may be queued. A single one may be larger than the whole limit."""
+        return not self._queue or (len(self._queue) < self._max_responses and self._queued_bytes < self._max_bytes)
+
+    def take(self, offset: int, response: Response) -> None:
+        """Takes the RM's next record, whatever its kind. The caller has asked for room.
+
+        Raises Superseded for a newer registration, ResponsesLost for a gap.
+        """
+        if offset < self._seen.offset:
+            return
+        sequence = response.sequence
+        if response.registration is not None:
+            self._pass_registration(offset, sequence, response.registration)
+            return
+        last = self._seen.sequence
+        if last != UNKNOWN and sequence > last + 1:
+            raise ResponsesLost(self.rm_id, last, sequence)
+        mine = response.kind is self.kind and sequence > last
+        self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
+        if mine and sequence > self._resume_after:
+            self._queue.append(Due(response.payload, self._seen))
+            self._queued_bytes += len(response.payload)
+            self._wake()
+
+    def pass_to(self, offset: int) -> None:
+        """There is nothing of the RM before ``offset``."""
+        if offset > self._seen.offset:
+            self._seen = self._seen._replace(offset=offset)
+
+    @property
+    def has_due(self) -> bool:
+        """Whether a response waits."""
+        return bool(self._queue)
+
+    def is_half_full(self) -> bool:
+        """Whether its producer should rather wait for the stream than fill it further."""
+        return len(self._queue) * 2 > self._max_responses or self._queued_bytes * 2 > self._max_bytes
+
+    def next_due(self) -> Due | None:
+        """The response to write now; ``written`` must follow when it is."""
+        if not self._queue:
+            return None
+        due = self._queue.popleft()
+        self._queued_bytes -= len(due.payload)
+        self._writing = True
+        return due
+
+    def written(self, due: Due) -> None:
+        """The response went out."""
+        self._writing = False
+        self._written = due.after
+
+    def fail(self, error: GatewayError) -> None:
+        """No record can follow; what is queued still goes out."""
+        self.attached = False
+        self.error = error
+        self._wake()
+
+    def overflow(self) -> None:
+        """Leaves the tail; the stream catches up from ``seen`` once its queue is written."""
+        self.attached = False
+        metrics.overflows.labels(self.kind.name.lower()).inc()
+        self._wake()
+
+    def _pass_registration(self, offset: int, sequence: int, registration: Registration) -> None:
+        if registration.accepted:
+            raise Superseded(f"superseded: rmID {shown(self.rm_id)} registered again, open new streams")
+        # A refused registration may or may not have taken a number; the next response tells.
+        last = self._seen.sequence
+        counted = last != UNKNOWN and sequence == last + 1
+        self._seen = self._seen._replace(sequence=sequence if counted else last, offset=offset + 1)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    key: bytes
+    answer: asyncio.Future[tuple[Registration, Cursor]]
+
+
+class ResponseTail:
+    """Follows one partition of si.responses from its end on, and hands each record to whom it concerns."""
+
+    def __init__(self, bus: Log, topics: Topics, partition: int, batch: int) -> None:
+        self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
+        self._reader: LogReader | None = None
+        self._dispatched = 0
+        self._feeds: dict[bytes, dict[StreamKind, Feed]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._waiting_keys: dict[bytes, int] = {}
+        self.answering = True
+
+    async def start(self) -> None:
+        """Stands at the partition's end."""
+        self._reader = await self._bus.reader(self._topics.responses, self.partition)
+        self._dispatched = await self._reader.end_offset()
+        self._reader.seek(self._dispatched)
+
+    async def run(self) -> None:
+        """Reads and dispatches until cancelled. The log's absence is waited out."""
+        assert self._reader is not None
+        retry_s = _RETRY_MIN_S
+        while True:
+            try:
+                # 1. read, 2. dispatch; nothing awaits in between
+                records = await self._reader.read(self._batch, TAIL_WAIT_S)
+                self._dispatch(records, self._reader.position)
+                self.answering, retry_s = True, _RETRY_MIN_S
+            except OffsetGone as error:
+                self._jump(error)
+            except LogUnavailable as error:
+                self.answering = False
+                log.warning("response log unavailable", partition=self.partition, error=str(error), retry_s=retry_s)
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, _RETRY_MAX_S)
+
+    async def close(self) -> None:
+        """Ends the reader; feeds and waits are told by their owners."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    def attach(self, feed: Feed) -> bool:
+        """Puts the feed on the live tail if it has seen all that was dispatched."""
+        if feed.seen.offset < self._dispatched:
+            return False
+        self._feeds.setdefault(feed.key, {})[feed.kind] = feed
+        feed.attached = True
+        return True
+
+    def detach(self, feed: Feed) -> None:
+        """Takes the feed off, if it is on."""
+        feed.attached = False
+        feeds = self._feeds.get(feed.key)
+        if feeds is not None and feeds.get(feed.kind) is feed:
+            del feeds[feed.kind]
+            if not feeds:
+                del self._feeds[feed.key]
+
+    def expect(self, rm_id: str, request_id: str) -> asyncio.Future[tuple[Registration, Cursor]]:
+        """A future for the answer to a registration, with the cursor behind it. ``forget`` must follow."""
+        key = rm_id.encode()
+        answer: asyncio.Future[tuple[Registration, Cursor]] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = _Waiting(key, answer)
+        self._waiting_keys[key] = self._waiting_keys.get(key, 0) + 1
+        return answer
+
+    def forget(self, request_id: str) -> None:
+        """Nobody waits for this answer any more."""
+        waiting = self._waiting.pop(request_id)
+        self._waiting_keys[waiting.key] -= 1
+        if not self._waiting_keys[waiting.key]:
+            del self._waiting_keys[waiting.key]
+
+    def _dispatch(self, records: Sequence[Record], position: int) -> None:
+        for record in records:
+            feeds = self._feeds.get(record.key or b"")
+            if feeds is None and record.key not in self._waiting_keys:
+                continue
+            try:
+                response = read_response(record)
+            except CodecError as error:
+                metrics.unreadable.inc()
+                log.error("unreadable response", error=str(error))
+                continue
+            if response.registration is not None:
+                self._answer(record.offset, response.sequence, response.registration)
+            if feeds is not None:
+                for feed in list(feeds.values()):
+                    self._offer(feed, record.offset, response)
+        self._dispatched = position
+
+    def _offer(self, feed: Feed, offset: int, response: Response) -> None:
+        if not feed.has_room():
+            self.detach(feed)
+            feed.overflow()
+            return
+        try:
+            feed.take(offset, response)
+        except GatewayError as error:
+            self.detach(feed)
+            feed.fail(error)
+
+    def _answer(self, offset: int, sequence: int, registration: Registration) -> None:
+        waiting = self._waiting.get(registration.request_id)
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_result((registration, Cursor(sequence, offset + 1, sequence)))
+
+    def _jump(self, error: OffsetGone) -> None:
+        """Retention overtook the tail: whoever is attached finds out by its own catch-up what is lost."""
+        assert self._reader is not None
+        log.error("response log deleted before it was read", partition=self.partition, error=str(error))
+        for feed in [feed for feeds in self._feeds.values() for feed in feeds.values()]:
+            self.detach(feed)
+            feed.overflow()
+        self._dispatched = error.first
+        self._reader.seek(error.first)
+
+
+class CatchUp:
+    """Brings lagging feeds to the live tail, a bounded number of them at once."""
+
+    def __init__(self, bus: Log, topics: Topics, batch: int, max_readers: int) -> None:
+        self._bus, self._topics, self._batch = bus, topics, batch
+        self._places = asyncio.Semaphore(max_readers)
+
+    async def run(self, feed: Feed, tail: ResponseTail, room: Callable[[], Awaitable[None]]) -> None:
+        """Returns when the feed is attached.
+
+        :param room: writes out what is queued; awaited before each record that finds the queue full.
+        Raises Superseded, ResponsesLost, LogError.
+        """
+        if tail.attach(feed):
+            return
+        async with self._places:
+            reader = await self._bus.reader(self._topics.responses, tail.partition, max(feed.seen.offset, 0))
+            metrics.catch_ups.inc()
+            try:
+                while not tail.attach(feed):
+                    await self._read_on(reader, feed, room)
+            finally:
+                metrics.catch_ups.dec()
+                await reader.close()
+
+    async def _read_on(self, reader: LogReader, feed: Feed, room: Callable[[], Awaitable[None]]) -> None:
+        try:
+            records = await reader.read(self._batch, CATCH_UP_WAIT_S)
+        except OffsetGone as error:
+            if error.asked > error.end:
+                raise ResponsesLost(feed.rm_id, feed.seen.sequence, feed.seen.sequence + 2) from error
+            reader.seek(error.first)
+            feed.pass_to(error.first)
+            return
+        for record in records:
+            if record.key == feed.key:
+                response = _readable(record)
+                if not feed.has_room():
+                    await room()
+                if response is not None:
+                    feed.take(record.offset, response)
+        feed.pass_to(reader.position)
+        if feed.is_half_full():
+            await room()
+
+
+class StartingPoint:
+    """Where a stream's responses begin: from what the session knows and what the RM says."""
+
+    def __init__(self, bus: Log, topics: Topics, batch: int, timeout_s: float) -> None:
+        self._bus, self._topics, self._batch, self._timeout_s = bus, topics, batch, timeout_s
+
+    async def find(self, rm_id: str, registered_at: Cursor, stored: Cursor, resume_after: int | None) -> Cursor:
+        """The cursor to start at. Nothing is read in the usual case.
+
+        1. The stored cursor, if it belongs to the registration in force; else just behind that registration.
+        2. The RM's own number wins. A smaller one is searched backwards, a larger one must exist.
+
+        :param stored: NOWHERE when not known.
+        Raises InvalidRequest for a number that was never given, SchedulerSilent when the search takes too long.
+        """
+        start = stored if stored.offset >= registered_at.offset else registered_at
+        if resume_after is None or start.last_sent <= resume_after <= start.sequence:
+            return start
+        if resume_after <= registered_at.sequence:
+            return registered_at
+        if resume_after < start.last_sent:
+            return await self._bounded(self._behind, rm_id, resume_after, registered_at, start)
+        highest = await self._bounded(self._highest, rm_id, start)
+        if resume_after > max(highest.sequence, 0):
+            raise InvalidRequest(
+                f"{RESUME_METADATA}: {resume_after}, expected at most {max(highest.sequence, 0)}, "
+                f"the last response of rmID {shown(rm_id)}"
+            )
+        # A session that forgot its numbers takes the RM's word for them, and so sees whether any is missing.
+        return start if start.sequence != UNKNOWN else Cursor(resume_after, start.offset, resume_after)
+
+    async def registration(self, rm_id: str) -> Cursor:
+        """Where the registration in force was answered, when its session forgot it: the whole partition is read."""
+        return await self._bounded(self._last_registration, rm_id)
+
+    async def _bounded(self, search: Callable[..., Awaitable[Cursor]], rm_id: str, *arguments: object) -> Cursor:
+        partition = self._topics.partition_of(rm_id)
+        reader = await self._bus.reader(self._topics.responses, partition)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await search(reader, rm_id.encode(), *arguments)
+        except TimeoutError as error:
+            raise SchedulerSilent(f"the responses of rmID {shown(rm_id)} were not found in time: try again") from error
+        finally:
+            await reader.close()
+
+    async def _last_registration(self, reader: LogReader, key: bytes) -> Cursor:
+        """Behind the last accepted registration that the log still has; else at its first record, number unknown."""
+        first, end = await reader.first_offset(), await reader.end_offset()
+        found = Cursor(UNKNOWN, first, UNKNOWN)
+        reader.seek(first)
+        while reader.position < end:
+            for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
+                response = _readable(record) if record.key == key else None
+                if response is not None and response.registration is not None and response.registration.accepted:
+                    found = Cursor(response.sequence, record.offset + 1, response.sequence)
+        return found
+
+    async def _behind(self, reader: LogReader, key: bytes, sequence: int, low: Cursor, high: Cursor) -> Cursor:
+        """A cursor with everything up to ``sequence`` before it, found by halving: numbers grow with offsets."""
+        bottom, top = max(low.offset, await reader.first_offset()), high.offset
+        while top - bottom > _SEARCH_SPAN:
+            middle = (bottom + top) // 2
+            found = await self._first_between(reader, key, middle, top)
+            if found is None or found.sequence > sequence:
+                top = middle
+            else:
+                bottom = found.offset
+        # Some numbers up to ``sequence`` may still follow: the feed passes over them, and sees whether any is missing.
+        found = await self._first_between(reader, key, bottom, top)
+        known = sequence if found is None or found.sequence > sequence else found.sequence - 1
+        return Cursor(known, bottom, known)
+
+    async def _highest(self, reader: LogReader, key: bytes, start: Cursor) -> Cursor:
+        """The RM's last response that the log has now; ``start`` when there is none after it."""
+        end, highest = await reader.end_offset(), start
+        reader.seek(max(start.offset, await reader.first_offset()))
+        while reader.position < end:
+            for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
+                response = _readable(record) if record.key == key else None
+                if response is not None and response.sequence > highest.sequence:
+                    highest = Cursor(response.sequence, record.offset + 1, response.sequence)
+        return highest
+
+    async def _first_between(self, reader: LogReader, key: bytes, bottom: int, top: int) -> Cursor | None:
+        """Number and offset of the RM's first record in [bottom, top)."""
+        reader.seek(bottom)
+        while reader.position < top:
+            for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
+                if record.offset >= top:
+                    return None
+                response = _readable(record) if record.key == key else None
+                if response is not None and response.sequence:
+                    return Cursor(response.sequence, record.offset, response.sequence)
+        return None
+
+
+def _readable(record: Record) -> Response | None:
+    try:
+        return read_response(record)
+    except CodecError as error:
+        metrics.unreadable.inc()
+        log.error("unreadable response", error=str(error))
+        return None

@@ -1,0 +1,376 @@
+"""The gateway as a service: start, wait, stop, healthy.
+
+Start-up: log → sessions (filled from the log if need be) → response tails → gRPC → HTTP. Nothing is served before all
+of it stands. Stopping goes the other way; every stream is told to connect elsewhere and leaves its position stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import structlog
+import uvicorn
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
+from grpc_health.v1.health import aio as grpc_health_aio
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+from muster_bus.clock import Clock
+from muster_bus.errors import BusError
+from muster_bus.log import Log, LogWriter
+from muster_bus.topics import Topics
+
+from muster_gateway import metrics
+from muster_gateway.codec import RequestCodec
+from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
+from muster_gateway.http_front import HttpFront, HttpTarget, Target
+from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.registration import Registrar
+from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
+from muster_gateway.rm_life import RmState
+from muster_gateway.servicer import SERVICE, SchedulerServicer
+from muster_gateway.sessions.contract import SessionStore
+from muster_gateway.sessions.rebuild import rebuild
+from muster_gateway.settings import GatewaySettings
+from muster_gateway.stream import Parts, RmStream, StreamTable
+
+log = structlog.get_logger(__name__)
+
+Ready = Callable[[], Awaitable[bool]]
+
+# Within one lease a gateway shows a sign of life this many times: two may get lost.
+_SWEEPS_PER_LEASE = 3
+# A log or store that needs longer to answer is no log to accept requests for.
+_HEALTH_TIMEOUT_S = 2.0
+# Smallest time between a client's pings that is not taken for an attack (gRPC's default is five minutes).
+_MIN_PING_INTERVAL_MS = 10_000
+
+
+class Gateway:
+    """SI over gRPC on one side, the log on the other.
+
+    :param settings: see there.
+    :param bus: a log that its owner has started, and closes after the gateway has stopped.
+    :param sessions: not yet started; the gateway starts and closes it.
+    :param view: an application in this process that answers in place of ``settings.view_url``.
+    :param publisher: the same for ``settings.publisher_url``.
+    :param ready_when: further conditions of readiness, for whoever runs several services in one process.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        bus: Log,
+        topics: Topics,
+        sessions: SessionStore,
+        clock: Clock,
+        *,
+        view: Target | None = None,
+        publisher: Target | None = None,
+        ready_when: Sequence[Ready] = (),
+    ) -> None:
+        self.settings, self.sessions = settings, sessions
+        self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._bus, self._topics, self._clock = bus, topics, clock
+        self._view, self._publisher = view, publisher
+        self._ready_when = list(ready_when)
+        self._codec = RequestCodec(topics, self.gateway_id)
+        self._table = StreamTable()
+        self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
+        self._writer: LogWriter | None = None
+        self._server: grpc.aio.Server | None = None
+        self._servicer: SchedulerServicer | None = None
+        self._health = grpc_health_aio.HealthServicer()
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._ended: asyncio.Future[None] | None = None
+        self._stack = AsyncExitStack()
+        self._stopped = False
+        self.grpc_port = 0
+        self.http_port = 0
+
+    # ---- the service ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serves when it returns. Raises LogUnavailable, SessionsDown, OSError (an address that is taken)."""
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            # 1. the log's two directions
+            self._writer = await self._bus.writer(f"gateway {self.gateway_id}")
+            self._stack.push_async_callback(self._writer.close)
+            # 2. sessions
+            await self.sessions.start()
+            self._stack.push_async_callback(self.sessions.close)
+            if not await self.sessions.marked():
+                await rebuild(self._bus, self._topics, self.sessions, self._clock)
+            life = self._life()
+            await life.sweep(self._table)
+            # 3. response tails
+            for tail in self._tails:
+                await tail.start()
+                self._stack.push_async_callback(tail.close)
+                self._spawn(tail.run(), f"response tail {tail.partition}")
+            # 4. what time does
+            self._spawn(self._flush_for_ever(), "cursor flush")
+            self._spawn(self._sweep_for_ever(life), "sweep")
+            self._spawn(self._watch_health(), "health")
+            # 5. the doors
+            await self._open_grpc(life)
+            await self._open_http()
+        except BaseException:
+            await self.stop()
+            raise
+        log.info("gateway serves", gateway_id=self.gateway_id, grpc_port=self.grpc_port, http_port=self.http_port)
+
+    async def wait(self) -> None:
+        """Returns when the gateway was stopped; raises what killed it otherwise."""
+        assert self._ended is not None, "start comes first"
+        await asyncio.shield(self._ended)
+
+    async def stop(self) -> None:
+        """Ends every stream with "connect again", stores their positions, gives back what start took. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        await self._set_health(serving=False)
+        if self._servicer is not None:
+            await self._servicer.stop()
+        if self._server is not None:
+            await self._server.stop(self.settings.stop_grace_s)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        with contextlib.suppress(SessionsDown):
+            await self.sessions.drop_lease(self.gateway_id)
+        await self._stack.aclose()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def healthy(self) -> bool:
+        """Whether the log answers, the writer takes records and the session store answers. Bounded; never raises."""
+        if self._stopped or self._writer is None or not all(tail.answering for tail in self._tails):
+            return False
+        try:
+            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+                await self._writer.ready()
+                return await self._bus.healthy() and await self.sessions.healthy()
+        except (TimeoutError, BusError):
+            return False
+
+    async def ready(self) -> bool:
+        """Healthy, and everything in ``ready_when`` agrees."""
+        if not await self.healthy():
+            return False
+        return all([await condition() for condition in self._ready_when])
+
+    def add_ready_condition(self, condition: Ready) -> None:
+        """For conditions that are known only after this gateway was made."""
+        self._ready_when.append(condition)
+
+    # ---- parts ----------------------------------------------------------------------------------------------------
+
+    def _life(self) -> LifeKeeper:
+        return LifeKeeper(
+            self.sessions,
+            self._announce,
+            self._clock,
+            self.gateway_id,
+            self.settings.lease_ttl_s,
+            self.settings.pause_timeout_s,
+        )
+
+    async def _announce(self, rm_id: str, state: RmState, reason: str) -> None:
+        assert self._writer is not None
+        record = self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns())
+        try:
+            async with asyncio.timeout(self.settings.registration_timeout_s):
+                await self._writer.ready()
+                await self._writer.append(record)
+        except (BusError, TimeoutError) as error:
+            raise LogDown(f"the log does not take the RM's state ({type(error).__name__}): try again") from error
+
+    async def _open_grpc(self, life: LifeKeeper) -> None:
+        assert self._writer is not None
+        settings = self.settings
+        parts = Parts(
+            settings=settings,
+            bus=self._bus,
+            topics=self._topics,
+            clock=self._clock,
+            writer=self._writer,
+            codec=self._codec,
+            sessions=self.sessions,
+            life=life,
+            tails=self._tails,
+            catch_up=CatchUp(self._bus, self._topics, settings.read_batch, settings.max_catch_up_readers),
+            starting_point=StartingPoint(self._bus, self._topics, settings.read_batch, settings.registration_timeout_s),
+            table=self._table,
+        )
+        registrar = Registrar(settings, self._topics, self._clock, self._writer, self._codec, life, self._tails)
+        self._servicer = SchedulerServicer(parts, registrar)
+        self._server = grpc.aio.server(options=_server_options(settings))
+        self._server.add_generic_rpc_handlers((self._servicer.handlers(),))
+        add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), self._server)
+        try:
+            self.grpc_port = self._server.add_insecure_port(settings.grpc_address)
+        except RuntimeError as error:
+            raise OSError(f"grpc_address: {settings.grpc_address!r} cannot be listened on") from error
+        await self._set_health(serving=await self.ready())
+        await self._server.start()
+
+    async def _open_http(self) -> None:
+        if not self.settings.http_address:
+            return
+        front = HttpFront(
+            await self._target(self._view, self.settings.view_url, "view"),
+            await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
+            self._is_alive,
+            self.ready,
+        )
+        listener = _listen(self.settings.http_address)
+        self.http_port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            front,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(self.settings.stop_grace_s)),
+        )
+        server = _HttpServer(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]), name="http front")
+        self._stack.push_async_callback(_stop_http, server, serving, listener)
+        serving.add_done_callback(self._task_done)
+        await asyncio.wait({serving, asyncio.create_task(server.listening.wait())}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _target(self, app: Target | None, url: str, name: str) -> Target:
+        if app is not None:
+            return app
+        target = HttpTarget(url, name, self.settings.http_connect_timeout_s)
+        self._stack.push_async_callback(target.close)
+        return target
+
+    # ---- what goes on all the time --------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work)
+        self._tasks[task] = name
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        """None of these tasks ends by itself: one that does takes the gateway with it."""
+        if task.cancelled() or self._stopped or self._ended is None or self._ended.done():
+            return
+        error = task.exception() or RuntimeError("a task of the gateway ended")
+        log.error("gateway fails", task=self._tasks.get(task, "http front"), exc_info=error)
+        self._ended.set_exception(error)
+        self._ended.exception()  # seen: nobody may be waiting
+
+    def _is_alive(self) -> bool:
+        return self._ended is not None and not self._ended.done()
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.cursor_flush_ms / 1000)
+            try:
+                await self.flush()
+            except SessionsDown as error:
+                log.warning("positions not stored", error=str(error))
+
+    async def flush(self) -> None:
+        """Stores how far each stream was sent. A stream whose seat somebody else has ends."""
+        streams = [(stream, move) for stream in self._table.all() if (move := stream.pending_move()) is not None]
+        if not streams:
+            return
+        done = await self.sessions.advance([move for _, move in streams])
+        for (stream, move), moved in zip(streams, done, strict=True):
+            if moved:
+                stream.stored = move.cursor
+            elif await self._is_taken(stream):
+                stream.end(Superseded("superseded: a newer stream or registration of the RM took this one's place"))
+
+    async def _is_taken(self, stream: RmStream) -> bool:
+        """Whether the seat is somebody else's; a store that lost it altogether is the sweep's to repair."""
+        session = await self.sessions.get(stream.rm_id)
+        seat = session.seats.get(stream.kind) if session is not None else None
+        return seat is not None and seat.epoch > stream.epoch
+
+    async def _sweep_for_ever(self, life: LifeKeeper) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE)
+            try:
+                if not await self.sessions.marked():
+                    log.warning("session store lost its content")
+                    await rebuild(self._bus, self._topics, self.sessions, self._clock)
+                await life.sweep(self._table)
+            except (GatewayError, BusError) as error:
+                log.warning("sweep not finished", error=str(error))
+
+    async def _watch_health(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.health_interval_s)
+            await self._set_health(serving=await self.ready())
+
+    async def _set_health(self, *, serving: bool) -> None:
+        metrics.ready.set(int(serving))
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+
+class _HttpServer(uvicorn.Server):
+    """Signals are the command's business, not a part's; and it says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _stop_http(server: uvicorn.Server, serving: asyncio.Task[None], listener: socket.socket) -> None:
+    server.should_exit = True
+    await asyncio.wait({serving})
+    listener.close()
+
+
+def _listen(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, int(port)))
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"http_address: {address!r} cannot be listened on: {error.strerror}") from error
+    return listener
+
+
+def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", -1),  # what the scheduler wrote is sent: the log's record limit bounds it
+        ("grpc.so_reuseport", 0),  # two gateways on one port would share its connections by chance
+        ("grpc.keepalive_time_ms", round(settings.keepalive_time_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+    ]

@@ -1,0 +1,127 @@
+"""si.v1.Scheduler on grpc.aio, with bytes in and bytes out: nothing is parsed here.
+
+Every call ends in one of three ways: normally, with the status of a GatewayError, or with INTERNAL and a number when an
+exception is a defect; no traceback ever reaches a client. ``CancelledError`` is always raised again: a handler that
+swallows it makes grpc.aio send a status on a dead call and leak (github.com/grpc/grpc/issues/43360).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+
+from muster_gateway import metrics
+from muster_gateway.errors import GatewayError, GatewayStopping, OverLimit
+from muster_gateway.registration import Registrar, describe
+from muster_gateway.stream import Parts, RmStream, unexpected
+from muster_gateway.stream_kind import StreamKind
+
+SERVICE = "si.v1.Scheduler"
+# A registration's warnings travel as trailing metadata, one entry each; it is not the place for a long list.
+WARNING_METADATA = "muster-warning-bin"
+_MAX_WARNINGS = 20
+_MAX_WARNING_BYTES = 200
+# Last writes, cursor and seat of every stream; a session store that is away costs its own time-out.
+_STOP_WAIT_S = 5.0
+
+_STREAM_METHODS = {
+    "UpdateAllocation": StreamKind.ALLOCATION,
+    "UpdateApplication": StreamKind.APPLICATION,
+    "UpdateNode": StreamKind.NODE,
+}
+
+
+class SchedulerServicer:
+    """The four methods of SI."""
+
+    def __init__(self, parts: Parts, registrar: Registrar) -> None:
+        self._parts, self._registrar = parts, registrar
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._calls: set[RmStream] = set()
+        self.stopping = False
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Generic handlers without serialisers: messages stay bytes."""
+        methods: dict[str, Any] = {
+            "RegisterResourceManager": grpc.unary_unary_rpc_method_handler(self._register),
+        }
+        for name, kind in _STREAM_METHODS.items():
+            methods[name] = grpc.stream_stream_rpc_method_handler(self._stream_handler(kind))
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def stop(self) -> None:
+        """Refuses new calls and ends the open streams; returns when all have left their seats."""
+        self.stopping = True
+        for stream in list(self._calls):
+            stream.end(GatewayStopping())
+        await asyncio.gather(*(stream.wait_finished(_STOP_WAIT_S) for stream in list(self._calls)))
+
+    async def _register(self, raw: bytes, context: Any) -> bytes:
+        try:
+            if self.stopping:
+                raise GatewayStopping
+            warnings = await self._registrar.register(raw)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            await self._refuse(context, error, metrics.registrations.labels)
+        metrics.registrations.labels("OK").inc()
+        if warnings:
+            texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
+            context.set_trailing_metadata([(WARNING_METADATA, text) for text in texts])
+        return b""
+
+    def _stream_handler(self, kind: StreamKind) -> Callable[[Any, Any], Awaitable[None]]:
+        async def handle(_requests: Any, context: Any) -> None:
+            await self._stream(kind, context)
+
+        return handle
+
+    async def _stream(self, kind: StreamKind, context: Any) -> None:
+        name = kind.name.lower()
+        stream = RmStream(self._parts, kind, context)
+        self._calls.add(stream)
+        metrics.streams_open.labels(name).inc()
+        try:
+            self._check_place()
+            ending = await stream.run()
+        except asyncio.CancelledError:
+            metrics.streams_ended.labels(name, "CANCELLED").inc()
+            raise
+        except GatewayError as error:
+            ending = error
+        except Exception as error:
+            ending = unexpected(error)
+        finally:
+            metrics.streams_open.labels(name).dec()
+            self._finish(stream)
+        metrics.streams_ended.labels(name, ending.code.name).inc()
+        if ending.code is not grpc.StatusCode.OK:
+            await context.abort(ending.code, str(ending))
+
+    def _check_place(self) -> None:
+        if self.stopping:
+            raise GatewayStopping
+        limit = self._parts.settings.max_streams
+        if len(self._calls) > limit:
+            raise OverLimit(f"{len(self._calls) - 1} streams are open, expected at most {limit}: try another gateway")
+
+    def _finish(self, stream: RmStream) -> None:
+        """In a task of its own: a cancelled handler has to end at once."""
+        task = asyncio.create_task(stream.finish(), name="finish stream")
+        self._finishing.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._finishing.discard(task)
+            self._calls.discard(stream)
+
+        task.add_done_callback(done)
+
+    async def _refuse(self, context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:
+        known = error if isinstance(error, GatewayError) else unexpected(error)
+        labels(known.code.name).inc()
+        await context.abort(known.code, str(known))
+        raise AssertionError("abort raises")

@@ -1,0 +1,425 @@
+"""One open stream of an RM: its requests go to the log, its responses come from there.
+
+Two tasks. The *reading* task takes one message after the other: admission, room in the log, append; it reads no further
+while there is no room, so the RM's own flow control stops it. The *writing* task sends admission's answers and what its
+feed holds. Either may end the stream with an error; the handler then sends the status.
+
+A half-closed stream (the RM sends no more) keeps its seat and goes on receiving until the RM cancels it: SI's responses
+come at any time, whoever asked for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import grpc
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import BusError, LogError, RecordTooLarge
+from muster_bus.log import Log, LogWriter
+from muster_bus.topics import Topics
+
+from muster_gateway import metrics
+from muster_gateway.admission import admit, check_rm_id, rm_id_of
+from muster_gateway.codec import RequestCodec
+from muster_gateway.errors import (
+    GatewayError,
+    InvalidRequest,
+    LogDown,
+    OverLimit,
+    RmShutDown,
+    StreamEnded,
+    Superseded,
+    shown,
+)
+from muster_gateway.life_keeper import LifeKeeper, superseded
+from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
+from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
+from muster_gateway.settings import GatewaySettings
+from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
+
+# With it a stream belongs to an RM from the start, before its first message.
+RM_METADATA = "muster-rm-id"
+# With it a stream says that its RM leaves for good (seed 000: "RM voluntarily shutdown", for which SI has no message).
+SHUTDOWN_METADATA = "muster-shutdown"
+# What is queued when a stream ends is small; a client that does not take it by then is not waited for.
+_LAST_WRITES_S = 1.0
+_SUPERSEDE_WAIT_S = 2.0
+# 2^64 has 20.
+_MAX_DIGITS = 20
+
+
+class Context(Protocol):
+    """What is used of ``grpc.aio.ServicerContext``."""
+
+    def read(self) -> Awaitable[Any]: ...
+    def write(self, message: bytes) -> Awaitable[None]: ...
+    def invocation_metadata(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What all streams of a gateway share."""
+
+    settings: GatewaySettings
+    bus: Log
+    topics: Topics
+    clock: Clock
+    writer: LogWriter
+    codec: RequestCodec
+    sessions: SessionStore
+    life: LifeKeeper
+    tails: list[ResponseTail]
+    catch_up: CatchUp
+    starting_point: StartingPoint
+    table: StreamTable
+
+
+class StreamTable:
+    """The streams of this gateway that have a seat."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[str, StreamKind], RmStream] = {}
+        self.open = 0
+
+    def get(self, rm_id: str, kind: StreamKind) -> RmStream | None:
+        return self._streams.get((rm_id, kind))
+
+    def put(self, stream: RmStream) -> None:
+        self._streams[stream.rm_id, stream.kind] = stream
+
+    def remove(self, stream: RmStream) -> None:
+        if self._streams.get((stream.rm_id, stream.kind)) is stream:
+            del self._streams[stream.rm_id, stream.kind]
+
+    def all(self) -> list[RmStream]:
+        return list(self._streams.values())
+
+    def of_rm(self, rm_id: str) -> list[RmStream]:
+        return [stream for kind in StreamKind if (stream := self._streams.get((rm_id, kind))) is not None]
+
+    # ---- as a sweep sees them -------------------------------------------------------------------------------------
+
+    def epoch_of(self, rm_id: str, kind: StreamKind) -> int | None:
+        stream = self.get(rm_id, kind)
+        return stream.epoch if stream is not None else None
+
+    def held(self) -> list[tuple[str, StreamKind, int]]:
+        return [(stream.rm_id, stream.kind, stream.epoch) for stream in self._streams.values()]
+
+    def end(self, rm_id: str, kind: StreamKind, error: GatewayError) -> None:
+        stream = self.get(rm_id, kind)
+        if stream is not None:
+            stream.end(error)
+
+
+class RmStream:
+    """See the module's words. Used once: ``run``, then ``finish`` (which may go on after the handler is gone)."""
+
+    def __init__(self, parts: Parts, kind: StreamKind, context: Context) -> None:
+        self._parts, self.kind, self._context = parts, kind, context
+        self.rm_id = ""
+        self.epoch = 0
+        self._partition = 0
+        self.stored: Cursor = NOWHERE  # what the session store has
+        self._feed: Feed | None = None
+        self._tail: ResponseTail | None = None
+        self._error: GatewayError | None = None
+        self._ended = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._room = asyncio.Event()
+        self._answers: deque[bytes] = deque()
+        self._inflight_bytes = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    # ---- the handler's side ---------------------------------------------------------------------------------------
+
+    async def run(self) -> GatewayError:
+        """Serves the stream until it has to end; gives the reason. Raises GatewayError before it is seated."""
+        # 1. whose is it, and from where on
+        metadata = _metadata(self._context.invocation_metadata())
+        resume_after = _resume_after(metadata.get(RESUME_METADATA))
+        first = await self._bind(metadata.get(RM_METADATA))
+        if metadata.get(SHUTDOWN_METADATA) == "true":
+            return await self._shut_down()
+        # 2. the seat
+        await self._sit(resume_after)
+        # 3. both directions
+        self._reading = asyncio.create_task(self._read_requests(first), name=f"read {self.kind.name}")
+        self._writing = asyncio.create_task(self._write_responses(), name=f"write {self.kind.name}")
+        await self._ended.wait()
+        await asyncio.wait({self._writing}, timeout=_LAST_WRITES_S)
+        assert self._error is not None, "an ended stream has a reason"
+        return self._error
+
+    def end(self, error: GatewayError) -> None:
+        """Ends the stream; the first reason counts."""
+        if self._error is None:
+            self._error = error
+        self._ended.set()
+        self._wake.set()
+        self._room.set()
+
+    async def finish(self) -> None:
+        """Stores the last position and leaves the seat. Never raises: the sweep repairs what does not succeed here."""
+        self.end(StreamEnded("the call is over"))
+        try:
+            await self._stop_writing()
+            if self._feed is not None and self._tail is not None:
+                self._tail.detach(self._feed)
+            if self.epoch:
+                await self._leave()
+        except GatewayError as error:
+            log.warning("stream left no trace", rm_id=self.rm_id, kind=self.kind.name, error=str(error))
+        finally:
+            self._parts.table.remove(self)
+            self._finished.set()
+
+    async def wait_finished(self, timeout_s: float) -> None:
+        """Returns when the stream has left its seat, or after ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._finished.wait()
+        except TimeoutError:
+            log.warning("stream does not end", rm_id=self.rm_id, kind=self.kind.name)
+
+    def pending_move(self) -> Advance | None:
+        """The cursor to store, if it moved since it was."""
+        if self._feed is None or not self.epoch:
+            return None
+        delivered = self._feed.delivered
+        return Advance(self.rm_id, self.kind, self.epoch, delivered) if delivered != self.stored else None
+
+    async def _stop_writing(self) -> None:
+        writing = self._writing
+        if writing is None:
+            return
+        await asyncio.wait({writing}, timeout=_LAST_WRITES_S)
+        if not writing.done():
+            writing.cancel()
+            await asyncio.wait({writing})
+
+    async def _leave(self) -> None:
+        move = self.pending_move()
+        if move is not None:
+            await self._parts.sessions.advance([move])
+        # Superseded: somebody else has the seat, or is about to take it; the RM was never away.
+        if not isinstance(self._error, Superseded):
+            await self._parts.life.leave_seat(self.rm_id, self.kind, self.epoch)
+
+    # ---- taking the seat ------------------------------------------------------------------------------------------
+
+    async def _bind(self, rm_id: str | None) -> bytes | None:
+        """Finds out whose stream this is; gives the first message if it was needed for that."""
+        limits = self._parts.settings.limits
+        if rm_id is not None:
+            check_rm_id(rm_id, limits)
+            self.rm_id = rm_id
+            return None
+        first = await self._context.read()
+        if first is grpc.aio.EOF:
+            raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
+        self.rm_id = rm_id_of(self.kind, first, limits)
+        return bytes(first)
+
+    async def _sit(self, resume_after: int | None) -> None:
+        parts = self._parts
+        # 1. an older stream of ours ends first, so that its last position is stored before it is read here
+        await self._replace(parts.table.get(self.rm_id, self.kind))
+        # 2. the seat; a stream that came between the two is older or newer by its epoch
+        taken = await parts.life.take_seat(self.rm_id, self.kind)
+        self.epoch, self.stored = taken.epoch, taken.stored
+        between = parts.table.get(self.rm_id, self.kind)
+        if between is not None and between.epoch > self.epoch:
+            raise superseded(self.rm_id, self.kind)
+        parts.table.put(self)
+        await self._replace(between)
+        # 3. where responses go on
+        registered_at = taken.registered_at
+        if registered_at == NOWHERE:
+            registered_at = await parts.starting_point.registration(self.rm_id)
+            await parts.life.located(self.rm_id, registered_at)
+        start = await parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
+        settings = parts.settings
+        self._feed = Feed(
+            self.rm_id,
+            self.kind,
+            start,
+            resume_after or 0,
+            settings.queue_responses,
+            settings.queue_bytes,
+            self._wake.set,
+        )
+        self._partition = parts.topics.partition_of(self.rm_id)
+        self._tail = parts.tails[self._partition]
+
+    async def _replace(self, older: RmStream | None) -> None:
+        if older is not None:
+            older.end(superseded(self.rm_id, self.kind))
+            await older.wait_finished(_SUPERSEDE_WAIT_S)
+
+    async def _shut_down(self) -> GatewayError:
+        leaving = RmShutDown("the RM shut down")
+        await self._parts.life.shut_down(self.rm_id)
+        for stream in self._parts.table.of_rm(self.rm_id):
+            stream.end(leaving)
+        return leaving
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    async def _read_requests(self, first: bytes | None) -> None:
+        try:
+            raw = first if first is not None else await self._context.read()
+            while raw is not grpc.aio.EOF and self._error is None:
+                await self._take(raw)
+                raw = await self._context.read()
+        except GatewayError as error:
+            self.end(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # whatever it is, this stream alone ends of it
+            if self._error is None:  # after the end a read fails as it likes
+                self.end(unexpected(error))
+
+    async def _take(self, raw: bytes) -> None:
+        parts, kind = self._parts, self.kind
+        # 1. admission
+        admitted = admit(kind, raw, self.rm_id, parts.settings.limits)
+        _count(kind, admitted.items, admitted.rejected)
+        if admitted.answer is not None:
+            await self._wait_for_room(lambda: len(self._answers) < parts.settings.waiting_answers)
+            self._answers.append(admitted.answer)
+            self._wake.set()
+        # 2. the log, as soon as it has room
+        for payload in admitted.payloads:
+            if self._inflight_bytes:
+                await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
+            await self._append(payload)
+
+    async def _append(self, payload: bytes) -> None:
+        parts = self._parts
+        try:
+            await parts.writer.ready()
+            record = parts.codec.request(self.rm_id, self._partition, self.kind, payload, parts.clock.now_ns())
+            taken = asyncio.ensure_future(parts.writer.append(record))
+        except BusError as error:
+            raise _append_error(error) from error
+        size = len(payload)
+        if taken.done():
+            self._appended(0, taken)
+        else:
+            self._inflight_bytes += size
+            taken.add_done_callback(partial(self._appended, size))
+
+    def _appended(self, size: int, taken: asyncio.Future[int]) -> None:
+        self._inflight_bytes -= size
+        self._room.set()
+        if taken.cancelled():
+            self.end(LogDown("the log did not take a request: send again what was not answered"))
+        elif (error := taken.exception()) is not None:
+            self.end(_append_error(error))
+
+    async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
+        while not has_room() and self._error is None:
+            self._room.clear()
+            await self._room.wait()
+        if self._error is not None:
+            raise self._error
+
+    # ---- responses ------------------------------------------------------------------------------------------------
+
+    async def _write_responses(self) -> None:
+        assert self._feed is not None
+        assert self._tail is not None
+        try:
+            while True:
+                # 1. what is there
+                self._wake.clear()
+                await self._write_due()
+                if self._error is not None:
+                    return
+                if self._feed.error is not None:
+                    raise self._feed.error
+                # 2. what was missed
+                if not self._feed.attached:
+                    await self._parts.catch_up.run(self._feed, self._tail, self._write_due)
+                # 3. what comes
+                elif not self._feed.has_due and not self._answers:
+                    await self._wake.wait()
+        except GatewayError as error:
+            await self._write_answers()
+            self.end(error)
+        except LogError as error:
+            self.end(LogDown(f"the response log does not answer: {type(error).__name__}"))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if self._error is None:
+                self.end(unexpected(error))
+
+    async def _write_due(self) -> None:
+        """Writes what is queued: admission's answers first, then responses until the stream has to end."""
+        feed = self._feed
+        assert feed is not None
+        write, written = self._context.write, 0
+        await self._write_answers()
+        while self._error is None and (due := feed.next_due()) is not None:
+            await write(due.payload)
+            feed.written(due)
+            written += 1
+            if self._answers:
+                await self._write_answers()
+        if written:
+            metrics.responses.labels(self.kind.name.lower()).inc(written)
+
+    async def _write_answers(self) -> None:
+        while self._answers:
+            await self._context.write(self._answers.popleft())
+            self._room.set()
+            metrics.responses.labels(self.kind.name.lower()).inc()
+
+
+def unexpected(error: Exception) -> GatewayError:
+    """A defect: told to people in the log, to the client as a number to ask for."""
+    number = uuid.uuid4().hex[:12]
+    metrics.internal_errors.inc()
+    log.error("internal error", number=number, exc_info=error)
+    return GatewayError(f"internal error {number}: the gateway's log has the details")
+
+
+def _append_error(error: BaseException) -> GatewayError:
+    if isinstance(error, RecordTooLarge):
+        return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
+    if isinstance(error, BusError):
+        return LogDown(f"the log does not take requests ({type(error).__name__}): send again what was not answered")
+    return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+def _count(kind: StreamKind, items: int, rejected: int) -> None:
+    name = kind.name.lower()
+    metrics.requests.labels(name).inc()
+    metrics.items.labels(name).inc(items)
+    if rejected:
+        metrics.items_rejected.labels(name).inc(rejected)
+
+
+def _metadata(pairs: Iterable[tuple[str, str | bytes]] | None) -> dict[str, str]:
+    return {name: value for name, value in pairs or () if isinstance(value, str)}
+
+
+def _resume_after(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise InvalidRequest(f"{RESUME_METADATA}: {shown(text)}, expected a response's number (0 or more)")
+    return int(text)

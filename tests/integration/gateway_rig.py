@@ -1,0 +1,329 @@
+"""A gateway over real gRPC with a scripted scheduler behind its log: what the gateway's tests stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from muster_bus.clock import Clock, SystemClock
+from muster_bus.log import Log, OutRecord
+from muster_bus.topics import Topics, state_key
+from muster_gateway.service import Gateway
+from muster_gateway.sessions.contract import SessionStore
+from muster_gateway.sessions.memory import MemorySessions
+from muster_gateway.settings import GatewaySettings
+from muster_gateway.stream_kind import StreamKind
+from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_proto.si.v1 import si_pb2
+from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+
+PATIENCE_S = 10.0
+RESPONSES: dict[StreamKind, Any] = {
+    StreamKind.ALLOCATION: si_pb2.AllocationResponse,
+    StreamKind.APPLICATION: si_pb2.ApplicationResponse,
+    StreamKind.NODE: si_pb2.NodeResponse,
+}
+METHODS = {
+    StreamKind.ALLOCATION: "UpdateAllocation",
+    StreamKind.APPLICATION: "UpdateApplication",
+    StreamKind.NODE: "UpdateNode",
+}
+
+
+async def eventually(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Waits until the condition (a plain or an async function) holds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience_s):
+            while True:
+                outcome = condition()
+                if await outcome if isinstance(outcome, Awaitable) else outcome:
+                    return
+                await asyncio.sleep(0.01)
+    raise AssertionError(f"not within {patience_s} s: {what}")
+
+
+class FakeScheduler:
+    """Answers like a scheduler without thinking: everything asked for is allocated, everything else accepted.
+
+    A registration whose config has the word "bad" in it is refused. ``mute`` keeps it from answering.
+    """
+
+    def __init__(self, log: Log, topics: Topics, clock: Clock | None = None) -> None:
+        self._log, self._topics, self._clock = log, topics, clock or SystemClock()
+        self.mute = False
+        self.requests: list[envelope_pb2.RequestEnvelope] = []
+        self.sequences: dict[str, int] = defaultdict(int)
+        self.registrations: dict[str, int] = defaultdict(int)
+        self._owners: list[Any] = []
+        self._locks = [asyncio.Lock() for _ in range(topics.partitions)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        for partition in range(self._topics.partitions):
+            owner = await self._log.take_over("fake-scheduler", self._topics.requests, partition)
+            reader = await self._log.reader(self._topics.requests, partition, await owner.committed())
+            self._owners.append(owner)
+            self._tasks.append(asyncio.create_task(self._work(partition, owner, reader)))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def states(self, rm_id: str) -> list[str]:
+        """The lifecycle notes of an RM, in order."""
+        return [
+            envelope_pb2.RmLifecycle.State.Name(request.lifecycle.state)
+            for request in self.requests
+            if request.rm_id == rm_id and request.WhichOneof("body") == "lifecycle"
+        ]
+
+    def bodies(self, rm_id: str, body: str) -> list[bytes]:
+        """The SI messages of one kind that arrived, as bytes."""
+        return [getattr(r, body) for r in self.requests if r.rm_id == rm_id and r.WhichOneof("body") == body]
+
+    async def emit(self, rm_id: str, kinds: Sequence[StreamKind]) -> None:
+        """Writes one response for each kind, in one transaction."""
+        partition = self._topics.partition_of(rm_id)
+        async with self._locks[partition]:
+            await self._owners[partition].commit([self._numbered(rm_id, kind, None) for kind in kinds], None)
+
+    async def _work(self, partition: int, owner: Any, reader: Any) -> None:
+        while True:
+            records = await reader.read(500, 0.5)
+            if not records:
+                continue
+            envelopes = [envelope_pb2.RequestEnvelope.FromString(record.value) for record in records]
+            self.requests.extend(envelopes)
+            async with self._locks[partition]:
+                out = [] if self.mute else [record for envelope in envelopes for record in self._answers(envelope)]
+                await owner.commit(out, reader.position)
+
+    def _answers(self, envelope: envelope_pb2.RequestEnvelope) -> list[OutRecord]:
+        body = envelope.WhichOneof("body")
+        if body == "register":
+            return self._register(envelope)
+        if body == "allocation":
+            asked = si_pb2.AllocationRequest.FromString(envelope.allocation)
+            response = si_pb2.AllocationResponse()
+            for item in (*asked.asks, *asked.allocations):
+                response.new.add(allocationKey=item.allocationKey, applicationID=item.applicationID, nodeID="n1")
+            return [self._numbered(envelope.rm_id, StreamKind.ALLOCATION, response)]
+        if body == "application":
+            added = si_pb2.ApplicationRequest.FromString(envelope.application)
+            accepted = [si_pb2.AcceptedApplication(applicationID=item.applicationID) for item in added.new]
+            answer = si_pb2.ApplicationResponse(accepted=accepted)
+            return [self._numbered(envelope.rm_id, StreamKind.APPLICATION, answer)]
+        if body == "node":
+            nodes = si_pb2.NodeRequest.FromString(envelope.node).nodes
+            answered = si_pb2.NodeResponse(accepted=[si_pb2.AcceptedNode(nodeID=node.nodeID) for node in nodes])
+            return [self._numbered(envelope.rm_id, StreamKind.NODE, answered)]
+        return []
+
+    def _register(self, envelope: envelope_pb2.RequestEnvelope) -> list[OutRecord]:
+        rm_id = envelope.rm_id
+        config = si_pb2.RegisterResourceManagerRequest.FromString(envelope.register).config
+        result = envelope_pb2.RegistrationResult(request_id=envelope.request_id, accepted="bad" not in config)
+        if "bad" in config or "odd" in config:
+            severity = envelope_pb2.ConfigProblem.ERROR if "bad" in config else envelope_pb2.ConfigProblem.WARNING
+            result.problems.add(severity=severity, path="partitions[0].name", line=3, column=5, message="is bad")
+        if not result.accepted:
+            return [self._response(rm_id, envelope_pb2.ResponseEnvelope(rm_id=rm_id, registration=result))]
+        self.sequences[rm_id] += 1
+        self.registrations[rm_id] += 1
+        answer = envelope_pb2.ResponseEnvelope(rm_id=rm_id, sequence=self.sequences[rm_id], registration=result)
+        known = state_pb2.RmObject(
+            rm_id=rm_id, state=envelope_pb2.RmLifecycle.RUNNING, registrations=self.registrations[rm_id]
+        )
+        key = state_key(rm_id, "rm")
+        state = OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, known.SerializeToString())
+        return [self._response(rm_id, answer), state]
+
+    def _numbered(self, rm_id: str, kind: StreamKind, response: Any) -> OutRecord:
+        self.sequences[rm_id] += 1
+        response = response if response is not None else RESPONSES[kind]()
+        response.responseSequence = self.sequences[rm_id]
+        envelope = envelope_pb2.ResponseEnvelope(
+            rm_id=rm_id, sequence=self.sequences[rm_id], stream=int(kind), response=response.SerializeToString()
+        )
+        return self._response(rm_id, envelope)
+
+    def _response(self, rm_id: str, envelope: envelope_pb2.ResponseEnvelope) -> OutRecord:
+        partition = self._topics.partition_of(rm_id)
+        return OutRecord(self._topics.responses, partition, rm_id.encode(), envelope.SerializeToString())
+
+
+class Channel:
+    """A client's connection, with the plain stubs that any RM would use."""
+
+    def __init__(self, port: int) -> None:
+        # No pooling of connections: a test's client is one of its own.
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+        self.grpc = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+        self.stub = SchedulerStub(self.grpc)
+
+    async def register(self, rm_id: str, config: str = "", **fields: Any) -> Any:
+        request = si_pb2.RegisterResourceManagerRequest(rmID=rm_id, config=config, **fields)
+        return await self.stub.RegisterResourceManager(request, timeout=PATIENCE_S)
+
+    def open(
+        self, kind: StreamKind, rm_id: str | None = None, resume_after: int | None = None, **metadata: str
+    ) -> Stream:
+        pairs = [(name.replace("_", "-"), value) for name, value in metadata.items()]
+        if rm_id is not None:
+            pairs.append(("muster-rm-id", rm_id))
+        if resume_after is not None:
+            pairs.append(("muster-resume-after", str(resume_after)))
+        return Stream(getattr(self.stub, METHODS[kind])(metadata=tuple(pairs)))
+
+    async def close(self) -> None:
+        await self.grpc.close(None)
+
+
+@dataclass
+class Stream:
+    """One bidirectional call; every wait is bounded."""
+
+    call: Any
+    got: list[Any] = field(default_factory=list)
+
+    async def send(self, message: Any) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self.call.write(message)
+
+    async def half_close(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self.call.done_writing()
+
+    async def receive(self) -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            message = await self.call.read()
+        assert message is not grpc.aio.EOF, f"the stream ended: {await self.call.code()} {await self.call.details()}"
+        self.got.append(message)
+        return message
+
+    async def take(self, count: int) -> list[int]:
+        """The numbers of the next ``count`` responses."""
+        return [(await self.receive()).responseSequence for _ in range(count)]
+
+    async def silent(self, wait_s: float = 0.1) -> bool:
+        """Whether nothing arrives for a while."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self.call.read()
+        except TimeoutError:
+            return True
+        return False
+
+    async def status(self) -> tuple[grpc.StatusCode, str]:
+        """How the call ended; what was still under way is read before."""
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(grpc.RpcError):
+                while (message := await self.call.read()) is not grpc.aio.EOF:
+                    self.got.append(message)
+            return await self.call.code(), await self.call.details()
+
+    def cancel(self) -> None:
+        self.call.cancel()
+
+
+@dataclass
+class Rig:
+    """A log, a fake scheduler, and as many gateways and clients as a test starts."""
+
+    log: Log
+    topics: Topics
+    scheduler: FakeScheduler
+    clock: Clock
+    sessions: SessionStore
+    gateways: list[Gateway] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+
+    async def gateway(
+        self, sessions: SessionStore | None = None, clock: Clock | None = None, **settings: Any
+    ) -> Gateway:
+        """Starts a gateway; short times unless the test says otherwise."""
+        chosen = {
+            "grpc_address": "127.0.0.1:0",
+            "http_address": "",
+            "registration_timeout_s": 5.0,
+            "cursor_flush_ms": 10.0,
+            "stop_grace_s": 0.5,
+            **settings,
+        }
+        gateway = Gateway(
+            GatewaySettings(**chosen), self.log, self.topics, sessions or self.sessions, clock or self.clock
+        )
+        await gateway.start()
+        self.gateways.append(gateway)
+        return gateway
+
+    def channel(self, gateway: Gateway) -> Channel:
+        channel = Channel(gateway.grpc_port)
+        self.channels.append(channel)
+        return channel
+
+    async def registered(self, gateway: Gateway, rm_id: str = "rm") -> Channel:
+        """A client whose RM is registered."""
+        channel = self.channel(gateway)
+        await channel.register(rm_id)
+        return channel
+
+
+@contextlib.asynccontextmanager
+async def rig(log: Log, topics: Topics, sessions: SessionStore | None = None) -> AsyncIterator[Rig]:
+    """Everything around a started log; all of it is ended afterwards, the log is not."""
+    clock = SystemClock()
+    scheduler = FakeScheduler(log, topics)
+    await scheduler.start()
+    it = Rig(log, topics, scheduler, clock, sessions or MemorySessions(clock))
+    try:
+        yield it
+    finally:
+        for channel in it.channels:
+            await channel.close()
+        for gateway in it.gateways:
+            await gateway.stop()
+        await scheduler.stop()
+
+
+async def crash(gateway: Gateway) -> None:
+    """Ends a gateway as ``kill -9`` would: no position is stored, no seat left, no lease dropped, no note written."""
+    dead = _DeadStore()
+    gateway.sessions = dead  # type: ignore[assignment]
+    servicer = gateway._servicer
+    assert servicer is not None
+    object.__setattr__(servicer._parts, "sessions", dead)
+    servicer._parts.life._sessions = dead  # type: ignore[assignment]
+    assert gateway._server is not None
+    await gateway._server.stop(None)
+    await gateway.stop()
+
+
+class _DeadStore:
+    """The store as a dead process sees it."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def gone(*_: Any) -> Any:
+            from muster_gateway.errors import SessionsDown
+
+            raise SessionsDown(f"{name}: this process is dead")
+
+        return gone
+
+
+def an_ask(key: str, application: str = "app", **fields: Any) -> si_pb2.Allocation:
+    """An ask of the current generation."""
+    resource = si_pb2.Resource(resources={"vcore": si_pb2.Quantity(value=1000)})
+    chosen = {"allocationKey": key, "applicationID": application, "resourcePerAlloc": resource, **fields}
+    return si_pb2.Allocation(**chosen)
+
+
+def asks(rm_id: str, *keys: str) -> si_pb2.AllocationRequest:
+    """A request with one ask for each key."""
+    return si_pb2.AllocationRequest(rmID=rm_id, allocations=[an_ask(key) for key in keys])

@@ -26,6 +26,7 @@ from muster_client.errors import (
     RegistrationRejected,
     ReregistrationNeeded,
     StreamRefused,
+    Superseded,
 )
 from muster_proto.si.v1 import si_pb2 as si
 from unit.client.fake_gateway import FakeGateway
@@ -308,6 +309,22 @@ async def test_a_status_that_may_pass_is_tried_a_bounded_number_of_times(gateway
     assert max(len(opened) for opened in gateway.metadata.values()) == 3
 
 
+async def test_two_connections_of_one_rm_do_not_fight_for_ever(gateway: FakeGateway) -> None:
+    gateway.refuse_streams = (grpc.StatusCode.ABORTED, "superseded by a newer stream")
+    async with RmClient(gateway.address, "r1", settings=QUICK) as rm:
+        await rm.register()
+        with pytest.raises(Superseded, match="newer stream"):
+            await asyncio.wait_for(rm.wait(), 5)
+
+
+async def test_lost_responses_need_a_new_registration(gateway: FakeGateway) -> None:
+    gateway.refuse_streams = (grpc.StatusCode.DATA_LOSS, "responses 5 to 7 are gone")
+    async with RmClient(gateway.address, "r1", settings=QUICK) as rm:
+        await rm.register()
+        with pytest.raises(ReregistrationNeeded, match="5 to 7"):
+            await asyncio.wait_for(rm.wait(), 5)
+
+
 async def test_an_unknown_rm_is_told_and_may_register_again(gateway: FakeGateway, seen: Seen) -> None:
     told: list[str] = []
 
@@ -372,8 +389,9 @@ async def test_send_waits_while_the_gateway_does_not_read(gateway: FakeGateway) 
 
         async def send_on() -> None:
             nonlocal sent
-            for sent in range(10_000):
+            while True:
                 await rm.send_asks(big)
+                sent += 1
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(send_on(), 1)

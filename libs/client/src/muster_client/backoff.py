@@ -51,6 +51,6 @@ class Backoff:
         if self._started_at is not None and self._clock.monotonic() - self._started_at >= self._settled_after_s:
             self._failures = 0
         self._started_at = None
-        ceiling_ms = min(self._ms_max, self._ms_min * 2 ** min(self._failures, 32))
+        ceiling_ms = min(self._ms_max, self._ms_min << min(self._failures, 32))
         self._failures += 1
         return ceiling_ms * (0.5 + 0.5 * self._random.random()) / 1_000

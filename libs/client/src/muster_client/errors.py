@@ -4,6 +4,7 @@
   x RegistrationFailed      the gateway did not answer the registration in time; try again
   x RegistrationRejected    the registration itself is wrong (configuration, rmID, rights); a person must act
   x StreamRefused           a stream ended with a status that trying again does not cure
+  x Superseded              another connection of the same RM took the streams over; two must not fight for them
   x ReregistrationNeeded    the gateway does not know the RM (any more): register, then report everything
   x CallbackFailed          a callback raised; the client stops rather than lose what it was given
   x ClientClosed            used after close
@@ -47,8 +48,12 @@ class StreamRefused(ClientError):
         self.stream, self.code, self.details = stream, code, details
 
 
+class Superseded(ClientError):
+    """Another connection of the same RM, or its registration, took the streams over."""
+
+
 class ReregistrationNeeded(ClientError):
-    """The gateway does not know this RM, or has stopped it."""
+    """The gateway does not know this RM, has stopped it, or has lost responses that it was not sent."""
 
 
 class CallbackFailed(ClientError):

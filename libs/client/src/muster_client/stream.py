@@ -8,7 +8,8 @@ Its life, as a table:
 | open | the writer empties the journal, the reader gives responses to the client | lost, refused, unknown, closed |
 | lost | the journal is rewound; a backoff | opening |
 | refused | a status that another try does not cure: StreamRefused ends the client | – |
-| unknown | FAILED_PRECONDITION: ReregistrationNeeded goes to the client | – |
+| unknown | FAILED_PRECONDITION or DATA_LOSS: ReregistrationNeeded goes to the client | – |
+| taken over | ABORTED more than three times: Superseded ends the client | – |
 | closed | the RM closed: half-close, then the gateway's end | – |
 """
 
@@ -25,7 +26,7 @@ import structlog
 from muster_bus.clock import Clock
 
 from muster_client.backoff import Backoff
-from muster_client.errors import ClientClosed, ClientError, ReregistrationNeeded, StreamRefused
+from muster_client.errors import ClientClosed, ClientError, ReregistrationNeeded, StreamRefused, Superseded
 from muster_client.journal import Journal
 from muster_client.metrics import ClientMetrics
 from muster_client.sequences import Sequences
@@ -44,10 +45,14 @@ _HOPELESS = frozenset(
         _Code.UNAUTHENTICATED,
         _Code.UNIMPLEMENTED,
         _Code.OUT_OF_RANGE,
-        _Code.DATA_LOSS,
     }
 )
+_UNKNOWN = frozenset({_Code.FAILED_PRECONDITION, _Code.DATA_LOSS})
 _SUSPECT = frozenset({_Code.INTERNAL, _Code.UNKNOWN, _Code.RESOURCE_EXHAUSTED, _Code.ALREADY_EXISTS})
+
+
+# A stream of our own that the gateway believed alive may be the other side of a take-over; a fight lasts longer.
+_TAKEN_OVER_AT_MOST = 3
 
 
 class Response(Protocol):
@@ -103,6 +108,7 @@ class RmStream(Generic[R]):
         self._generation = 0  # of registrations: what waits during one belongs to the one before
         self._opened_before = False
         self._fruitless = 0  # losses in a row without a response between them
+        self._taken_over = 0  # how often another connection took this stream's place, since the registration
 
     async def send(self, payload: bytes, keys: Iterable[Hashable]) -> None:
         """Puts a message into the stream's order; waits while the network or the journal has no room.
@@ -140,6 +146,7 @@ class RmStream(Generic[R]):
         self._opened_before = self._sequences.last(self.name) > 0
         self._fruitless = 0
         self._ended = None
+        self._taken_over = 0
         self._generation += 1
         self._wake()
 
@@ -156,7 +163,7 @@ class RmStream(Generic[R]):
     async def run(self) -> None:
         """Keeps the stream open until it is closed.
 
-        Raises: StreamRefused, ReregistrationNeeded, and what the callbacks made of a response (CallbackFailed).
+        Raises: StreamRefused, Superseded, ReregistrationNeeded, and what ``deliver`` raises (CallbackFailed).
         """
         while True:
             # 1. open and use the connection until it ends
@@ -252,8 +259,12 @@ class RmStream(Generic[R]):
         self._room.set()
 
     def _raise_if_final(self, lost: _Lost) -> None:
-        if lost.code is _Code.FAILED_PRECONDITION:
+        if lost.code in _UNKNOWN:
             raise ReregistrationNeeded(lost.details)
+        if lost.code is _Code.ABORTED:
+            self._taken_over += 1
+            if self._taken_over > _TAKEN_OVER_AT_MOST:
+                raise Superseded(f"{self.name} stream: {lost.details}")
         if lost.code in _HOPELESS:
             raise StreamRefused(self.name, lost.code, lost.details)
         if lost.code in _SUSPECT:

@@ -1,0 +1,76 @@
+"""`muster demo`: a Muster of its own in a new directory, and the openb trace played through it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from muster_client.errors import ReplayFailed
+from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_client.replay import main_replay
+
+
+def main_demo(
+    directory: Path = Path("examples/openb"),
+    *,
+    data_dir: Path | None = None,
+    json_file: Path | None = None,
+    keep: bool = False,
+    timeout_s: float = 120.0,
+) -> int:
+    """`muster demo`. Gives the exit code: that of the replay; 2 when Muster does not come up.
+
+    :param directory: of the trace.
+    :param data_dir: where Muster keeps its log and history; None: a new temporary directory, which stays.
+    :param keep: leave Muster running until interrupted, to look around.
+    """
+    console = Console()
+    data_dir = data_dir or Path(tempfile.mkdtemp(prefix="muster-demo-"))
+    grpc_port, http_port = free_ports(2)
+    grpc_address, http_address = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
+    muster = LocalProcess(
+        muster_command(
+            "up", "--data-dir", str(data_dir), "--grpc-address", grpc_address, "--http-address", http_address
+        ),
+        data_dir / "muster.log",
+    )
+    muster.start()
+    try:
+        with console.status(f"Starting muster up in {data_dir} …"):
+            came_up_s = asyncio.run(muster.serving(grpc_address))
+        console.print(
+            f"muster up serves on {grpc_address} after {came_up_s:.1f} s, data in {data_dir}", highlight=False
+        )
+        code = main_replay(
+            directory,
+            grpc_address,
+            f"http://{http_address}",
+            timeout_s=timeout_s,
+            json_file=json_file,
+            keep=keep,
+            next_places={"log": str(muster.log_file)},
+            console=console,
+        )
+    except ReplayFailed as error:
+        console.print(f"[bold red]demo failed:[/] {error}", highlight=False)
+        return 2
+    finally:
+        muster.stop()
+    show_history(data_dir, console)
+    return code
+
+
+def show_history(data_dir: Path, console: Console) -> None:
+    """Says where the history is, and how to read it."""
+    files = sorted(data_dir.rglob("*.parquet"))
+    if not files:
+        console.print(f"[bold red]wrong:[/] there is no history under {data_dir}", highlight=False)
+        return
+    pattern = data_dir / files[0].relative_to(data_dir).parts[0] / "**" / "*.parquet"
+    console.print(f"[bold]history:[/] {pattern} ({len(files)} files)", highlight=False, soft_wrap=True)
+    query = f"duckdb -c \"select type, count(*) from '{pattern}' group by all order by all\""
+    console.print(f"[bold]read it:[/] {query}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]go on with it:[/] muster up --data-dir {data_dir}", highlight=False, soft_wrap=True)

@@ -1,0 +1,71 @@
+"""What a replay asks the gateway's HTTP front: reasons, utilisation, events."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import httpx
+
+_ANSWER_TIMEOUT_S = 10.0  # eight thousand reasons in one answer, on a busy machine
+
+
+class Pending(NamedTuple):
+    """Why an ask is pending.
+
+    :param reason: its type (muster_scheduler.core.reasons.ReasonCode).
+    """
+
+    reason: str
+    message: str
+    queue: str
+
+
+class Events(NamedTuple):
+    """The RM's event ids; both None: there is none."""
+
+    lowest: int | None
+    highest: int | None
+
+
+class RestFront:
+    """The gateway's HTTP front, for one RM.
+
+    Every method raises httpx.HTTPError when there is no answer, or not this one.
+    """
+
+    def __init__(self, address: str, rm_id: str) -> None:
+        self._http = httpx.AsyncClient(base_url=address, timeout=_ANSWER_TIMEOUT_S)
+        self._rm_id = rm_id
+
+    async def pending(self) -> dict[str, Pending]:
+        """allocationKey → why it is pending."""
+        answer = await self._get("/ws/v1/explain/pending", rm=self._rm_id)
+        return {
+            item["allocationKey"]: Pending(item["reason"], item.get("message", ""), item.get("queue", ""))
+            for item in answer["pending"]
+        }
+
+    async def partition(self, name: str = "default") -> dict[str, Any] | None:
+        """The RM's partition in YuniKorn's shape (seed: core-features 2.19); None while the view has none."""
+        for item in await self._get("/ws/v1/partitions", rm=self._rm_id) or []:
+            if item["clusterId"] == self._rm_id and item["name"].rpartition("]")[2] == name:
+                found: dict[str, Any] = item
+                return found
+        return None
+
+    async def events(self) -> Events:
+        """The RM's event ids at this moment."""
+        answer = await self._get("/ws/v1/events/batch", rm=self._rm_id, count="1")
+        lowest, highest = int(answer.get("LowestID", 0)), int(answer.get("HighestID", 0))
+        if not answer.get("EventRecords"):  # none at all, or the ring has dropped the first ones
+            answer = await self._get("/ws/v1/events/batch", rm=self._rm_id, count="1", start=str(highest))
+        return Events(lowest, highest) if answer.get("EventRecords") else Events(None, None)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def _get(self, path: str, **parameters: str) -> Any:
+        response = await self._http.get(path, params=parameters)
+        response.raise_for_status()
+        return response.json()

@@ -1,0 +1,221 @@
+"""The replay against a gateway and a REST front in this process: what it accounts for, and what it calls wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from muster_client import ClientSettings
+from muster_client.errors import ReplayFailed
+from muster_client.replay import ReplayOptions, main_replay, replay
+from muster_client.report import print_report
+from muster_proto.si.v1 import si_pb2 as si
+from rich.console import Console
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from unit.client.fake_gateway import FakeGateway, accept_everything
+from unit.client.test_trace import write
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},4000,8,0,\n" for n in range(3))
+HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+PODS = HEAD + "".join(f"p{n},1000,1,0,,,LS,Running,{n},0,0\n" for n in range(10))
+
+
+class Cluster:
+    """First fit on the trace's nodes, and a REST front that tells of it."""
+
+    def __init__(self) -> None:
+        self.gateway = FakeGateway(self._answer)
+        self.free: dict[str, int] = {}
+        self.placed: dict[str, str] = {}
+        self.waiting: list[str] = []
+        self.http = ""
+        self.reason = "NO_NODE_HAS_ROOM"
+        self.twist: Callable[[list[si.Allocation]], list[si.Allocation]] = lambda new: new
+
+    def _answer(self, kind: str, request: Any) -> list[Any]:
+        if kind == "node":
+            self.free |= {item.nodeID: 4_000 for item in request.nodes}
+        if kind != "allocation":
+            return accept_everything(kind, request)
+        new = [made for item in request.allocations if (made := self._place(item)) is not None]
+        return [si.AllocationResponse(new=self.twist(new))]
+
+    def _place(self, item: si.Allocation) -> si.Allocation | None:
+        if item.allocationKey in self.placed or item.allocationKey in self.waiting:
+            return None  # an update
+        node = next((name for name, free in self.free.items() if free >= 1_000), None)
+        if node is None or len(self.placed) >= 8:
+            self.waiting.append(item.allocationKey)
+            return None
+        self.free[node] -= 1_000
+        self.placed[item.allocationKey] = node
+        made = si.Allocation()
+        made.CopyFrom(item)
+        made.nodeID = node
+        return made
+
+    async def pending(self, request: Request) -> JSONResponse:
+        assert request.query_params["rm"] == "openb"
+        item = {"reason": self.reason, "message": "no node has 1000 vcore free", "queue": "root.openb.ls"}
+        return JSONResponse({"pending": [{"allocationKey": key, **item} for key in self.waiting]})
+
+    async def partitions(self, request: Request) -> JSONResponse:
+        used = {"vcore": 1_000 * len(self.placed), "memory": 2**20 * len(self.placed)}
+        capacity = {"capacity": {"vcore": 12_000, "memory": 24 * 2**20}, "usedCapacity": used}
+        name = {"clusterId": "openb", "name": "default", "capacity": capacity, "totalContainers": len(self.placed)}
+        return JSONResponse([{"clusterId": "other", "name": "default"}, name])
+
+    async def events(self, request: Request) -> JSONResponse:
+        assert request.query_params["count"] == "1"
+        highest = 41 if self.placed else 0
+        return JSONResponse({"LowestID": 0, "HighestID": highest, "EventRecords": [{}] if self.placed else None})
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    c = Cluster()
+    await c.gateway.start()
+    routes = [
+        Route("/ws/v1/explain/pending", c.pending),
+        Route("/ws/v1/partitions", c.partitions),
+        Route("/ws/v1/events/batch", c.events),
+    ]
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    c.http = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="warning", lifespan="off"))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    yield c
+    server.should_exit = True
+    await serving
+    await c.gateway.stop()
+
+
+def options(cluster: Cluster, **changes: Any) -> ReplayOptions:
+    quick = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=1)
+    fixed = {"chunk": 3, "quiet_s": 0.2, "settle_timeout_s": 3.0, "answer_timeout_s": 3.0, "client": quick}
+    return ReplayOptions(gateway=cluster.gateway.address, http=cluster.http, **{**fixed, **changes})
+
+
+async def test_every_task_is_placed_or_has_its_reason(cluster: Cluster, tmp_path: Path) -> None:
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster))
+    assert report.good, (report.complaints, report.unaccounted)
+    assert (report.tasks, report.placed, report.pending) == (10, 8, {"NO_NODE_HAS_ROOM": 2})
+    assert report.examples == {"NO_NODE_HAS_ROOM": "no node has 1000 vcore free"}
+    assert report.events_written == 42
+    assert (report.utilisation["vcore"].used, report.utilisation_source) == (8_000, "REST")
+    assert report.latency_p50_ms > 0
+    assert report.placement_rate_per_s > 0
+    assert json.loads(json.dumps(report.as_dict()))["utilisation"]["vcore"]["percent"] == 66.7
+    assert cluster.gateway.registrations[0].config == "partitions: []\n"
+    console = Console(record=True, width=120)
+    print_report(report, console)
+    text = console.export_text()
+    for words in (
+        "tasks placed",
+        "pending: NO_NODE_HAS_ROOM",
+        "placement rate",
+        "p99",
+        "cpu used",
+        "events written",
+        "42",
+    ):
+        assert words in text
+
+
+async def test_a_lost_stream_in_the_middle_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.gateway.lose_before["allocation"] = 1
+    cluster.gateway.lose_after["node"] = 0
+
+    async def lose_again() -> None:
+        cluster.gateway.lose_after["allocation"] = 0
+
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster), halfway=lose_again)
+    assert report.good, (report.complaints, report.unaccounted)
+    assert report.placed == 8
+    assert report.streams_lost >= 3
+
+
+async def test_a_double_allocation_is_called_wrong(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.twist = lambda new: [*new, *new[:1]]
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster))
+    assert not report.good
+    assert any("allocated twice" in complaint for complaint in report.complaints)
+
+
+async def test_an_overcommitted_node_is_called_wrong(cluster: Cluster, tmp_path: Path) -> None:
+    def all_on_one(new: list[si.Allocation]) -> list[si.Allocation]:
+        for item in new:
+            item.nodeID = "n0"
+        return new
+
+    cluster.twist = all_on_one
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster))
+    assert any("n0" in complaint for complaint in report.complaints)
+
+
+async def test_a_task_that_vanishes_is_unaccounted_for(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.twist = lambda new: [item for item in new if item.allocationKey != "p3"]
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster))
+    assert not report.good
+    assert report.unaccounted == ["p3"]
+
+
+async def test_waiting_for_its_turn_is_not_an_end(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.reason = "WAITING_FOR_TURN"
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster))
+    assert not report.good
+
+
+async def test_a_rejected_application_ends_the_replay_with_its_reason(cluster: Cluster, tmp_path: Path) -> None:
+    def refuse(kind: str, request: Any) -> list[Any]:
+        if kind != "application":
+            return accept_everything(kind, request)
+        return [
+            si.ApplicationResponse(
+                rejected=[
+                    si.RejectedApplication(
+                        applicationID=item.applicationID, reason="queue root.openb.ls does not exist"
+                    )
+                    for item in request.new
+                ]
+            )
+        ]
+
+    cluster.gateway.answer = refuse
+    with pytest.raises(ReplayFailed, match=r"root\.openb\.ls does not exist"):
+        await replay(write(tmp_path, NODES, PODS), options(cluster))
+
+
+async def test_a_silent_gateway_ends_the_replay_in_time(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.gateway.answer = lambda kind, request: []
+    with pytest.raises(ReplayFailed, match="nodes: not all answered within"):
+        await replay(write(tmp_path, NODES, PODS), options(cluster, answer_timeout_s=0.3))
+
+
+async def test_a_steady_pace_is_kept(cluster: Cluster, tmp_path: Path) -> None:
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster, chunk=1, asks_per_s=50.0))
+    assert report.good
+    assert report.asks_s >= 9 / 50
+
+
+async def test_the_command_gives_exit_code_and_json(cluster: Cluster, tmp_path: Path) -> None:
+    trace, found = write(tmp_path, NODES, PODS), tmp_path / "report.json"
+    arguments = (trace, cluster.gateway.address, cluster.http)
+    assert await asyncio.to_thread(main_replay, *arguments, json_file=found) == 0
+    assert json.loads(found.read_text())["placed"] == 8
+
+
+async def test_the_command_names_what_is_wrong_with_the_trace(tmp_path: Path) -> None:
+    console = Console(record=True, width=200)
+    assert await asyncio.to_thread(main_replay, tmp_path / "nowhere", console=console) == 2
+    assert "queues.yaml" in console.export_text()

@@ -90,6 +90,11 @@ class PublisherService:
         """The port that REST listens on; None when it does not."""
         return self._server.port if self._server is not None else None
 
+    @property
+    def open_streams(self) -> int:
+        """How many event streams are open."""
+        return len(self._streams)
+
     async def start(self) -> None:
         """Fills the rings and begins; REST answers when this returns. Raises what the log raises, and OSError."""
         self._done = asyncio.get_running_loop().create_future()
@@ -234,8 +239,9 @@ class _Server:
             self._socket.close()
             raise OSError(error.errno, f"http_address {address}: {error.strerror}") from error
         self.port: int = self._socket.getsockname()[1]
+        # proxy_headers off: uvicorn would take the peer's address from a header that any local client can send.
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", server_header=False,
+            app, log_config=None, access_log=False, lifespan="off", server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=5, h11_max_incomplete_event_size=64 * 1024,
         )  # fmt: skip
         self._server = _NoSignals(config)

@@ -181,12 +181,18 @@ class PostgresSink:
                 raise
 
     async def _connect(self) -> asyncpg.Connection:
-        connection = await asyncpg.connect(
-            self._dsn.get_secret_value(),
-            timeout=self._timeout_s,
-            command_timeout=self._timeout_s,
-            server_settings={"application_name": "muster event-publisher"},
-        )
+        try:
+            connection = await asyncpg.connect(
+                self._dsn.get_secret_value(),
+                timeout=self._timeout_s,
+                command_timeout=self._timeout_s,
+                server_settings={"application_name": "muster event-publisher"},
+            )
+        except ValueError:
+            # The error may quote the DSN, and its cause too.
+            raise SinkUnfit(
+                self.name, "postgres_dsn is not valid, expected postgresql://user:…@host/database"
+            ) from None
         try:
             await self._migrate(connection)
             # INCLUDING nothing: no keys and no indexes, it is emptied at each commit.

@@ -1,0 +1,346 @@
+"""GET /ws/v1/events/stream over real sockets: order, the seam, limits, slow clients, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from muster_bus.clock import ManualClock
+from muster_event_publisher import metrics
+from muster_event_publisher.errors import RequestRefused
+from muster_event_publisher.render import event_json
+from muster_event_publisher.ring import Rings
+from muster_event_publisher.source import EventSource
+from muster_event_publisher.streams import EventStream, EventStreams, StreamLimits
+from unit.publisher.feeding import INSTANCE, event, headers
+from unit.publisher.running import TOPICS, Running, eventually, running, until_next
+
+STREAM = "/ws/v1/events/stream"
+FIRST_LINE = b'{"InstanceUUID":"%b"}' % INSTANCE.encode()
+
+
+class Lines:
+    """The lines of an open stream, one by one."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self._lines = response.aiter_lines()
+
+    async def next(self) -> bytes:
+        async with asyncio.timeout(10):
+            return (await anext(self._lines)).encode()
+
+    async def take(self, count: int) -> list[bytes]:
+        return [await self.next() for _ in range(count)]
+
+    async def rest(self) -> list[bytes]:
+        async with asyncio.timeout(10):
+            return [line.encode() async for line in self._lines]
+
+
+@asynccontextmanager
+async def opened(publisher: Running, query: str = "", **kwargs: Any) -> AsyncIterator[Lines]:
+    async with (
+        httpx.AsyncClient(timeout=10) as client,
+        client.stream("GET", publisher.url + STREAM + query, **kwargs) as response,
+    ):
+        yield Lines(response)
+
+
+async def filled(publisher: Running, count: int, rm_id: str = "rm") -> None:
+    await publisher.service.start()
+    await publisher.feeder.events(rm_id, range(count))
+    await until_next(publisher, rm_id, count)
+
+
+def lines_of(ids: range) -> list[bytes]:
+    return [event_json(event(n)) for n in ids]
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [("", 20), ("?count=0", 20), ("?count=5", 15), ("?count=500", 0), ("?start=20", 20), ("?start=3", 3),
+     ("?start=3&count=1", 3)],
+)  # fmt: skip
+async def test_history_then_live(query: str, first: int) -> None:
+    async with running(listen=True) as publisher:
+        await filled(publisher, 20)
+        async with opened(publisher, query) as lines:
+            assert lines.response.status_code == 200
+            assert lines.response.headers["content-type"] == "application/json; charset=UTF-8"
+            assert lines.response.headers["access-control-allow-origin"] == "*"
+            assert lines.response.headers["x-muster-next-id"] == str(first)
+            assert await lines.next() == FIRST_LINE
+            assert await lines.take(20 - first) == lines_of(range(first, 20))
+            await publisher.feeder.events("rm", range(20, 23))
+            assert await lines.take(3) == lines_of(range(20, 23))
+
+
+async def test_older_than_the_ring_comes_from_the_log() -> None:
+    async with running(listen=True, ring_capacity=10) as publisher:
+        await filled(publisher, 2_000)
+        async with opened(publisher, "?start=100") as lines:
+            assert await lines.next() == FIRST_LINE
+            assert await lines.take(1_900) == lines_of(range(100, 2_000))
+            await publisher.feeder.events("rm", range(2_000, 2_002))
+            assert await lines.take(2) == lines_of(range(2_000, 2_002))
+
+
+async def test_what_the_log_has_lost_is_said() -> None:
+    async with running(listen=True, ring_capacity=10) as publisher:
+        await filled(publisher, 50)
+        publisher.log.store.delete_before(TOPICS.events, TOPICS.partition_of("rm"), 45)
+        async with opened(publisher, "?start=7") as lines:
+            assert await lines.next() == FIRST_LINE
+            note = json.loads(await lines.next())
+            assert (note["NextID"], note["InstanceUUID"]) == (40, INSTANCE)
+            assert "7 to 39" in note["message"]
+            assert await lines.take(10) == lines_of(range(40, 50))
+
+
+async def test_a_gap_is_said() -> None:
+    async with running(listen=True) as publisher:
+        await filled(publisher, 2)
+        async with opened(publisher) as lines:
+            assert await lines.next() == FIRST_LINE
+            await publisher.feeder.events("rm", [2, 9, 10])
+            assert await lines.next() == event_json(event(2))
+            note = json.loads(await lines.next())
+            assert (note["NextID"], note["InstanceUUID"]) == (9, INSTANCE)
+            assert await lines.take(2) == lines_of(range(9, 11))
+
+
+async def test_a_start_that_is_not_there_yet_is_refused() -> None:
+    async with running() as publisher:
+        await filled(publisher, 20)
+        answer = await publisher.http.get(STREAM + "?start=21")
+        assert answer.status_code == 400
+        assert "21 is not present yet, the next event has the id 20" in answer.json()["message"]
+
+
+async def test_a_stream_opened_before_any_event_begins_with_the_first() -> None:
+    async with running(listen=True) as publisher:
+        await publisher.service.start()
+        async with opened(publisher) as lines:
+            await publisher.feeder.events("rm", range(3))
+            assert await lines.take(4) == [FIRST_LINE, *lines_of(range(3))]
+
+
+async def test_an_idle_stream_is_kept_alive() -> None:
+    async with running(listen=True, keepalive_s=0.02) as publisher:
+        await filled(publisher, 1)
+        async with opened(publisher) as lines:
+            assert await lines.take(4) == [FIRST_LINE] * 4
+            await publisher.feeder.events("rm", [1])
+            while (line := await lines.next()) == FIRST_LINE:
+                pass
+            assert line == event_json(event(1))
+
+
+async def test_limits_count_peers_not_host_headers() -> None:
+    async with running(listen=True, max_streams=3, max_streams_per_host=2) as publisher:
+        await filled(publisher, 1)
+        async with opened(publisher) as one, opened(publisher) as two:
+            await one.next()
+            await two.next()
+            async with opened(publisher, headers={"Host": "elsewhere", "X-Forwarded-For": "10.0.0.1"}) as refused:
+                assert refused.response.status_code == 503
+                message = "Too many streaming connections"
+                assert json.loads((await refused.rest())[0]) == {
+                    "status_code": 503, "message": message, "description": message
+                }  # fmt: skip
+        await no_streams(publisher)
+        async with opened(publisher) as again:
+            assert await again.next() == FIRST_LINE
+
+
+async def test_trusted_proxies_name_the_client_and_the_total_still_holds() -> None:
+    proxied = {"max_streams": 3, "max_streams_per_host": 1, "trusted_proxies": ("127.0.0.1", "10.9.9.9")}
+    async with running(listen=True, **proxied) as publisher:
+        await filled(publisher, 1)
+        async with (
+            opened(publisher, headers={"X-Forwarded-For": "10.0.0.1"}) as one,
+            opened(publisher, headers={"X-Forwarded-For": "10.0.0.1, 10.0.0.2, 10.9.9.9"}) as two,
+            opened(publisher, headers={"X-Forwarded-For": "10.0.0.2"}) as same_as_two,
+            opened(publisher, headers={"X-Forwarded-For": "10.0.0.3"}) as three,
+            opened(publisher, headers={"X-Forwarded-For": "10.0.0.4"}) as four,
+        ):
+            statuses = [lines.response.status_code for lines in (one, two, same_as_two, three, four)]
+            assert statuses == [200, 200, 503, 200, 503]
+
+
+async def no_streams(publisher: Running) -> None:
+    await eventually(lambda: not publisher.service.open_streams)
+
+
+async def test_a_client_that_goes_away_frees_its_place() -> None:
+    async with running(listen=True) as publisher:
+        await filled(publisher, 1)
+        async with opened(publisher) as lines:
+            await lines.next()
+            assert publisher.service.open_streams == 1
+        await no_streams(publisher)
+
+
+async def test_a_stalled_client_costs_others_nothing_and_is_told_where_to_go_on() -> None:
+    # More than what sockets hold, so that the publisher feels that nobody reads.
+    total, message, dropped_before = 12_000, "m" * 10_000, dropped("lag")
+    async with running(listen=True, ring_capacity=200, stream_lag_records_max=1_000, tail_records=0) as publisher:
+        await filled(publisher, 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", publisher.service.http_port, limit=1024)
+        writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % STREAM.encode())
+        assert b"200" in await reader.readline()
+        async with opened(publisher) as lines:
+            assert await lines.next() == FIRST_LINE
+            for start in range(1, total, 200):
+                ids = range(start, min(start + 200, total))
+                await publisher.feeder.write("rm", [(event(n, message=message), headers("rm", n)) for n in ids])
+                assert await lines.take(len(ids)) == [event_json(event(n, message=message)) for n in ids]
+                if dropped("lag") > dropped_before:
+                    break
+            await eventually(lambda: dropped("lag") > dropped_before)
+        # When it reads again, it finds every event of a beginning, and the reason.
+        received = await asyncio.wait_for(_rest(reader), 10)
+        events = [line for line in received if line.startswith(b'{"type"')]
+        assert events == [event_json(event(n, message=message)) for n in range(1, 1 + len(events))]
+        last = json.loads(received[-1])
+        assert last["status_code"] == 503
+        assert f"go on with ?start={1 + len(events)}" in last["message"]
+        assert "events behind, allowed are 1000" in last["message"]
+        writer.close()
+
+
+def dropped(reason: str) -> float:
+    return metrics.STREAMS_DROPPED.labels(reason)._value.get()
+
+
+async def _rest(reader: asyncio.StreamReader) -> list[bytes]:
+    """Lines of a chunked body until the connection ends."""
+    data = await reader.read(-1)
+    _, _, body = data.partition(b"\r\n\r\n")
+    text = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size, 16)
+        text, body = text + body[:length], body[length + 2 :]
+        if not length:
+            break
+    return text.splitlines()
+
+
+async def test_stopping_says_where_to_go_on_and_gives_the_last_events() -> None:
+    async with running(listen=True) as publisher:
+        await filled(publisher, 1)
+        async with opened(publisher) as lines:
+            assert await lines.next() == FIRST_LINE
+            await publisher.feeder.events("rm", range(1, 4))
+            await publisher.service.stop()
+            rest = await lines.rest()
+            assert rest[:-1] == lines_of(range(1, 4))
+            assert "stopping; go on with ?start=4" in json.loads(rest[-1])["message"]
+
+
+async def test_a_new_instance_ends_the_stream() -> None:
+    async with running(listen=True) as publisher:
+        await filled(publisher, 3)
+        async with opened(publisher) as lines:
+            assert await lines.next() == FIRST_LINE
+            await publisher.feeder.events("rm", range(2), instance="another")
+            assert "another instance" in json.loads((await lines.rest())[-1])["message"]
+        async with opened(publisher, "?start=0") as lines:
+            assert await lines.take(3) == [b'{"InstanceUUID":"another"}', *lines_of(range(2))]
+
+
+# The seam, without sockets: appends and a client's reads in every order.
+
+LIMITS = StreamLimits(total=10, per_host=10, lag_records=10_000, stall_s=60, keepalive_s=0)
+
+
+class SlowClient:
+    """An ASGI client that takes one chunk each time it is allowed to."""
+
+    def __init__(self) -> None:
+        self.body = b""
+        self.turns = asyncio.Semaphore(0)
+        self.left = asyncio.Event()
+
+    async def send(self, message: Any) -> None:
+        await self.turns.acquire()
+        self.body += message.get("body", b"")
+
+    async def receive(self) -> dict[str, str]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    before=st.integers(0, 700),
+    count=st.integers(0, 900),
+    moves=st.lists(st.one_of(st.tuples(st.just("append"), st.integers(1, 300)), st.just(("read", 1))), max_size=25),
+)
+def test_no_loss_no_double_no_disorder_at_the_seam(before: int, count: int, moves: list[tuple[str, int]]) -> None:
+    async def run() -> None:
+        rings = Rings(100_000)
+        ring = rings.ring_for("rm", INSTANCE)
+        ring.extend(0, [event(n) for n in range(before)])
+        streams = EventStreams(LIMITS, ManualClock())
+        client = SlowClient()
+        first = max(before - count, 0)
+        stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, first, "host", [])
+        task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+        for what, n in moves:
+            if what == "append":
+                ring.extend(ring.next_id, [event(i) for i in range(ring.next_id, ring.next_id + n)])
+            else:
+                client.turns.release()
+            await asyncio.sleep(0)
+        for _ in range(100):
+            client.turns.release()
+        await eventually(lambda: stream.cursor == ring.next_id)
+        client.left.set()
+        await task
+        assert client.body.splitlines() == [FIRST_LINE, *lines_of(range(first, ring.next_id))]
+        assert len(streams) == 0
+
+    asyncio.run(run())
+
+
+async def test_a_client_that_reads_nothing_for_too_long_is_dropped() -> None:
+    clock, rings, client = ManualClock(), Rings(100), SlowClient()
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(0)])
+    streams = EventStreams(LIMITS, clock)
+    stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
+    task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+    client.turns.release()
+    client.turns.release()
+    await asyncio.sleep(0.01)
+    clock.advance(59)
+    stream.check()
+    await asyncio.sleep(0)
+    assert not task.done()
+    clock.advance(2)
+    stream.check()
+    client.turns.release()
+    await asyncio.wait_for(task, 10)
+    assert b"has read nothing for 61 s" in client.body
+    assert b"?start=0" in client.body
+
+
+def test_limits_are_freed() -> None:
+    streams = EventStreams(StreamLimits(1, 1, 1, 1, 1), ManualClock())
+    stream = EventStream(streams, EventSource(Rings(1), [], TOPICS), None, 0, "host", [])
+    streams.check_room("host")
+    streams.enter(stream)
+    with pytest.raises(RequestRefused):
+        streams.check_room("other")
+    streams.leave(stream)
+    streams.check_room("host")

@@ -87,7 +87,7 @@ def scheduler(*, config: Path | None = None, http_address: str | None = None, co
     """
     from muster_cli import serving
 
-    flags = [("process.http_address", "--http-address", http_address)]
+    flags = [("scheduler.http_address", "--http-address", http_address)]
     return serving.one("scheduler", common.settings, common.set, flags, config)
 
 
@@ -153,6 +153,28 @@ def replay_trace(
         json_file=json,
         keep=keep,
     )
+
+
+@app.command
+def demo(
+    trace: Path = Path("examples/openb"),
+    *,
+    data_dir: Path | None = None,
+    json: Path | None = None,
+    keep: bool = False,
+    timeout_s: float = 120.0,
+) -> int:
+    """Starts `muster up` in a new directory and replays a trace through it.
+
+    :param trace: directory with nodes.csv.gz and pods.csv.gz.
+    :param data_dir: where Muster keeps its log and history [a new temporary directory, which stays].
+    :param json: also write the report there, as JSON.
+    :param keep: leave Muster running until interrupted, to look around.
+    :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
+    """
+    from muster_client.demo import main_demo
+
+    return main_demo(trace, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
 
 
 @app.command

@@ -22,7 +22,7 @@ from rich.console import Console
 from muster_cli import addresses, logs, operations, queue_config
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
 from muster_cli.running import Opened, Part, run, signals
-from muster_cli.settings import MusterSettings, embedded_defaults, load
+from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ def one(
     name: ServiceName, file: Path | None, assignments: Sequence[str], flags: Flags, config: Path | None = None
 ) -> int:
     """One service in a process of its own."""
-    settings = load(file, assignments, [*_given(flags), *_queue_config(config)]).values
+    settings = load(file, assignments, [*_given(flags), *_queue_config(config)], STANDALONE_DEFAULTS).values
     if settings.log.backend != "kafka":
         raise UsageError(
             f"log.backend {settings.log.backend}: a service in a process of its own meets the others on Kafka only "
@@ -103,9 +103,8 @@ def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
     opened = []
-    if settings.process.http_address:
-        # It has no other front: health, and how it is doing.
-        listener = addresses.listen("process.http_address", settings.process.http_address)
+    if settings.scheduler.http_address:
+        listener = addresses.listen("scheduler.http_address", settings.scheduler.http_address)
         server = operations.HttpServer(operations.operations_app({"scheduler": service.healthy}), listener)
         opened.append(Opened("http", server.start, server.stop))
     return Plan(opened, [Part("scheduler", service)], [service.healthy])
@@ -219,4 +218,5 @@ def _queue_config(config: Path | None) -> Flags:
     """A queue configuration is checked before anything starts: a mistake in it is the caller's to see, at once."""
     if config is None:
         return []
-    return [("scheduler.default_queue_config", "--config", queue_config.refuse_if_wrong(config))]
+    queue_config.refuse_if_wrong(config)
+    return [("scheduler.default_queue_config", "--config", config.absolute())]

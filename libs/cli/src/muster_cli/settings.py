@@ -18,6 +18,9 @@ from muster_cli.composition import Composed, compose, parse_assignment
 
 SETTINGS_VARIABLE = "MUSTER_SETTINGS"
 
+# A service in a process of its own: on Kafka, where the others are, and with a door for its operator.
+STANDALONE_DEFAULTS: dict[str, object] = {"log.backend": "kafka", "scheduler.http_address": "127.0.0.1:9083"}
+
 
 class ProcessSettings(BaseModel):
     """What every process of Muster has, whatever it serves."""
@@ -26,9 +29,6 @@ class ProcessSettings(BaseModel):
 
     log_level: logs.Level = Field("info", description="Least severe lines that are logged.")
     log_format: logs.Format = Field("auto", description="auto: json, unless standard error is a terminal.")
-    http_address: str = Field(
-        "127.0.0.1:9083", description="The scheduler's /metrics and /health (the others have their own front)."
-    )
     stop_timeout_s: float = Field(15.0, gt=0, description="For each service to stop; longer than its own time-outs.")
 
 

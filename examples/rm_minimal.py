@@ -35,12 +35,11 @@ async def main(address: str) -> None:
             print(f"{item.allocationKey} has ended on {running.pop(item.allocationKey)}")
         one_ended.set()
 
-    callbacks = Callbacks(
-        on_allocated=on_allocated,
-        on_released=on_released,
-        on_rejected_allocation=lambda items: [print("rejected:", item) for item in items] and None,
-        on_application=lambda accepted, rejected, updated: [print("rejected:", item) for item in rejected] and None,
-    )
+    def on_application(accepted, rejected, updated) -> None:
+        for item in rejected:
+            print(f"{item.applicationID} was rejected: {item.reason}")
+
+    callbacks = Callbacks(on_allocated=on_allocated, on_released=on_released, on_application=on_application)
     async with RmClient(address, "minimal", config=QUEUES, callbacks=callbacks) as rm, asyncio.timeout(30):
         await rm.register()
         await rm.send_nodes([node("node-1", {"vcore": 4_000, "memory": 16 * 2**30})])

@@ -102,7 +102,8 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 def options(cluster: Cluster, **changes: Any) -> ReplayOptions:
     quick = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=1)
-    fixed = {"chunk": 3, "quiet_s": 0.2, "settle_timeout_s": 3.0, "answer_timeout_s": 3.0, "client": quick}
+    limits = {"quiet_s": 0.2, "settle_timeout_s": 2.0, "rest_timeout_s": 1.0, "answer_timeout_s": 3.0}
+    fixed = {"chunk": 3, **limits, "client": quick}
     return ReplayOptions(gateway=cluster.gateway.address, http=cluster.http, **{**fixed, **changes})
 
 
@@ -183,16 +184,14 @@ async def test_a_rejected_application_ends_the_replay_with_its_reason(cluster: C
         return [
             si.ApplicationResponse(
                 rejected=[
-                    si.RejectedApplication(
-                        applicationID=item.applicationID, reason="queue root.openb.ls does not exist"
-                    )
+                    si.RejectedApplication(applicationID=item.applicationID, reason="no queue root.openb.ls")
                     for item in request.new
                 ]
             )
         ]
 
     cluster.gateway.answer = refuse
-    with pytest.raises(ReplayFailed, match=r"root\.openb\.ls does not exist"):
+    with pytest.raises(ReplayFailed, match=r"no queue root\.openb\.ls"):
         await replay(write(tmp_path, NODES, PODS), options(cluster))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,19 +32,13 @@ def main_demo(
     data_dir = data_dir or Path(tempfile.mkdtemp(prefix="muster-demo-"))
     grpc_port, http_port = free_ports(2)
     grpc_address, http_address = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
-    muster = LocalProcess(
-        muster_command(
-            "up", "--data-dir", str(data_dir), "--grpc-address", grpc_address, "--http-address", http_address
-        ),
-        data_dir / "muster.log",
-    )
+    addresses = ("--grpc-address", grpc_address, "--http-address", http_address)
+    muster = LocalProcess(muster_command("up", "--data-dir", str(data_dir), *addresses), data_dir / "muster.log")
     muster.start()
     try:
         with console.status(f"Starting muster up in {data_dir} …"):
             came_up_s = asyncio.run(muster.serving(grpc_address))
-        console.print(
-            f"muster up serves on {grpc_address} after {came_up_s:.1f} s, data in {data_dir}", highlight=False
-        )
+        console.print(f"Muster serves on {grpc_address} after {came_up_s:.1f} s, data in {data_dir}", highlight=False)
         code = main_replay(
             directory,
             grpc_address,
@@ -71,6 +66,6 @@ def show_history(data_dir: Path, console: Console) -> None:
         return
     pattern = data_dir / files[0].relative_to(data_dir).parts[0] / "**" / "*.parquet"
     console.print(f"[bold]history:[/] {pattern} ({len(files)} files)", highlight=False, soft_wrap=True)
-    query = f"duckdb -c \"select type, count(*) from '{pattern}' group by all order by all\""
-    console.print(f"[bold]read it:[/] {query}", highlight=False, soft_wrap=True)
+    program = f"import duckdb; print(duckdb.sql('from \\'{pattern}\\' limit 20'))"
+    console.print("[bold]read it:[/]", f'{sys.executable} -c "{program}"', highlight=False, soft_wrap=True)
     console.print(f"[bold]go on with it:[/] muster up --data-dir {data_dir}", highlight=False, soft_wrap=True)

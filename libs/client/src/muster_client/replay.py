@@ -36,7 +36,6 @@ log = structlog.get_logger(__name__)
 
 _UNDECIDED = "WAITING_FOR_TURN"  # the scheduler has not come to it yet: not a reason to stop waiting
 _POLL_S = 0.1
-_REST_SETTLES_S = 10.0  # the view and the publisher follow the log; behind a burst by a second or two
 
 T = TypeVar("T")
 
@@ -50,6 +49,7 @@ class ReplayOptions:
     :param quiet_s: without any movement for so long, with the streams open, the reasons are asked for.
     :param answer_timeout_s: for nodes and applications to be accepted.
     :param settle_timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
+    :param rest_timeout_s: for the view and the publisher, which follow the log, to show what the client was told.
     """
 
     gateway: str = "127.0.0.1:9090"
@@ -60,6 +60,7 @@ class ReplayOptions:
     quiet_s: float = 1.5
     answer_timeout_s: float = 60.0
     settle_timeout_s: float = 120.0
+    rest_timeout_s: float = 10.0
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
@@ -202,7 +203,7 @@ class _Replay:
                 return reasons
             now = self._clock.monotonic()
             if not waiting:  # the scheduler is done; only the view has to follow
-                deadline = min(deadline, now + _REST_SETTLES_S)
+                deadline = min(deadline, now + self._options.rest_timeout_s)
             if now >= deadline:
                 self._complaints.append("in the time allowed, REST did not show just the unanswered asks as pending")
                 return reasons or {}
@@ -319,7 +320,7 @@ class _Replay:
         return now.highest - (before.highest if before and before.highest is not None else -1)
 
     async def _eventually(self, ask: Callable[[], Awaitable[T | None]], pause_s: float = _POLL_S) -> T | None:
-        deadline = self._clock.monotonic() + _REST_SETTLES_S
+        deadline = self._clock.monotonic() + self._options.rest_timeout_s
         while True:
             try:
                 answer = await ask()

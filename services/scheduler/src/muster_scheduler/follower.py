@@ -152,7 +152,7 @@ class StateFolder:
                 self._apply(key, value)
 
     def _ordered(self, kind: str, records: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
-        """In an order that does not depend on which object changed last: parents before children, then by submission."""
+        """In an order that does not depend on which object changed last: parents first, then by submission."""
         match kind:
             case state_codec.QUEUE:
                 return sorted(records)

@@ -114,9 +114,11 @@ class Node:
         "reported_occupied",
         "schedulable",
         "submission",
+        "types",
     )
 
     def __init__(self, types: Types, node_id: str) -> None:
+        self.types = types
         self.node_id = node_id
         self.attributes: dict[str, str] = {}
         self.capacity: Vector = types.vector()

@@ -15,6 +15,7 @@ needs one comparison.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 from weakref import WeakValueDictionary
 
 INT64_MAX = (1 << 63) - 1
@@ -55,7 +56,7 @@ class Shape:
         self.quantities = dict(quantities)
         self.items = items
         self.name = ",".join(f"{name}={quantities[name]}" for name in sorted(quantities))
-        self.wire: tuple[bytes, ...] | None = None
+        self.wire: Any = None
 
     def __repr__(self) -> str:
         return f"Shape({self.name})"

@@ -7,6 +7,7 @@ configuration are arguments; there is no clock, no I/O and no randomness in here
 from __future__ import annotations
 
 import heapq
+
 from muster_scheduler.core.commands import (
     AppItem,
     AskItem,

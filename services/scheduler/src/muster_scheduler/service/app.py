@@ -1,0 +1,88 @@
+"""The scheduler service: a partition worker with its machine for each partition that this instance owns."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.log import Log
+from muster_bus.partition_worker import PartitionWorker, Progress
+from muster_bus.topics import Topics
+
+from muster_scheduler.queue_yaml import load_queue_config
+from muster_scheduler.service.errors import BadDefaultConfig
+from muster_scheduler.service.machine import SchedulerMachine
+from muster_scheduler.service.settings import SchedulerSettings
+
+log = structlog.get_logger(__name__)
+
+
+class SchedulerService:
+    """Decides. Knows no socket: it reads requests and writes what follows, in one transaction for each batch."""
+
+    def __init__(self, settings: SchedulerSettings, bus: Log, topics: Topics, clock: Clock) -> None:
+        self._settings = settings
+        self._log = bus
+        self._topics = topics
+        self._clock = clock
+        self._workers: list[PartitionWorker] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Takes the partitions over and begins. Raises BadDefaultConfig."""
+        default_config = self._default_config()
+        owned = self._settings.partitions or tuple(range(self._topics.partitions))
+        for partition in owned:
+            worker = PartitionWorker(
+                self._log,
+                self._topics,
+                self._settings.group,
+                partition,
+                lambda: SchedulerMachine(
+                    self._topics,
+                    lambda: str(uuid.uuid4()),
+                    default_config,
+                    self._settings.max_allocations_batch,
+                    round(self._settings.check_invariants_every_s * 1e9),
+                ),
+                self._clock,
+                self._settings.worker,
+            )
+            self._workers.append(worker)
+            self._tasks.append(asyncio.create_task(worker.run(), name=f"scheduler-{partition}"))
+
+    async def wait(self) -> None:
+        """Returns when stopped; raises what ended a worker (the process must then end: crash-only)."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Commits what was decided, and ends."""
+        for worker in self._workers:
+            worker.stop()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def healthy(self) -> bool:
+        """Whether every owned partition is folded and makes progress."""
+        return bool(self._workers) and all(progress.serving for progress in self.progress())
+
+    def progress(self) -> list[Progress]:
+        """Where each worker stands."""
+        return [worker.progress() for worker in self._workers]
+
+    def _default_config(self) -> str:
+        path = self._settings.default_queue_config
+        if path is None:
+            return ""
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise BadDefaultConfig(f"{path}: {error.strerror}") from error
+        config, problems = load_queue_config(text)
+        if config is None:
+            raise BadDefaultConfig("; ".join(f"{path}: {problem}" for problem in problems))
+        return text

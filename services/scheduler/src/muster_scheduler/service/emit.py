@@ -1,0 +1,233 @@
+"""An outcome as records: states, numbered responses, events with their ids (step "emit").
+
+One :class:`Emitter` writes for one RM; it owns the two counters that give every response and every event its number.
+They are recorded with the RM's object in the same transaction, so they survive with exactly what they numbered.
+"""
+
+from __future__ import annotations
+
+from muster_bus.log import OutRecord
+from muster_bus.topics import (
+    HEADER_EVENT_ID,
+    HEADER_INSTANCE,
+    HEADER_RM_ID,
+    HEADER_TRACKING,
+    Topics,
+    state_key,
+)
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+
+from muster_scheduler import state_codec
+from muster_scheduler.core.objects import Allocation
+from muster_scheduler.core.outcome import (
+    AcceptedApplication,
+    AcceptedNode,
+    Change,
+    Event,
+    EventType,
+    Fact,
+    NewAllocation,
+    Outcome,
+    RejectedApplication,
+    RejectedAsk,
+    RejectedNode,
+    ReleasedAllocation,
+    UpdatedApplication,
+)
+from muster_scheduler.core.resources import Shape, saturated
+from muster_scheduler.follower import RmInfo, encode_rm
+
+# A response goes to one gRPC message and one log record: well under both limits (4 MiB and 1 MiB).
+RESPONSE_BYTES_MAX = 256 * 1024
+MESSAGE_CHARACTERS_MAX = 1024  # of an event's message, as the real core cuts it (core-features §2.18)
+
+_ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
+
+
+class Emitter:
+    """Turns one RM's outcomes into records of one transaction."""
+
+    def __init__(self, topics: Topics, info: RmInfo) -> None:
+        self._topics = topics
+        self._partition = topics.partition_of(info.rm_id)
+        self._key = info.rm_id.encode()
+        self._instance = (HEADER_INSTANCE, info.instance_uuid.encode())
+        self._rm = (HEADER_RM_ID, self._key)
+        self.info = info
+
+    def emit(self, out: Outcome, next_submission: int, records: list[OutRecord]) -> None:
+        """Appends the records of an outcome; the RM's own object comes first, so that followers know it first."""
+        place = len(records)
+        self._states(out, records)
+        self._responses(out.facts, records)
+        self._events(out.events, records)
+        records.insert(place, self.rm_record(next_submission))
+
+    def rm_record(self, next_submission: int) -> OutRecord:
+        """The RM's own object, with the counters as they are now."""
+        rm_id = self.info.rm_id
+        key = state_key(rm_id, state_codec.RM, "-")
+        return OutRecord(self._topics.state, self._partition, key, encode_rm(self.info, next_submission))
+
+    def registration(self, request_id: str, problems: list[pb.ConfigProblem], *, accepted: bool) -> OutRecord:
+        """The answer to a registration: an envelope without a sequence, for the gateway that asked."""
+        envelope = pb.ResponseEnvelope(
+            rm_id=self.info.rm_id,
+            registration=pb.RegistrationResult(request_id=request_id, accepted=accepted, problems=problems),
+        )
+        return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
+
+    def tombstone(self, key: bytes) -> OutRecord:
+        """An object is gone."""
+        return OutRecord(self._topics.state, self._partition, key, None)
+
+    # ---- states ----------------------------------------------------------------------------------------------------
+
+    def _states(self, out: Outcome, records: list[OutRecord]) -> None:
+        topic, number, rm_id = self._topics.state, self._partition, self.info.rm_id
+        for partition, what, alive in out.objects():
+            key = state_codec.key_of(rm_id, partition, what)
+            records.append(OutRecord(topic, number, key, state_codec.encode(partition, what) if alive else None))
+
+    # ---- responses -------------------------------------------------------------------------------------------------
+
+    def _responses(self, facts: list[Fact], records: list[OutRecord]) -> None:
+        allocations = si.AllocationResponse()
+        applications = si.ApplicationResponse()
+        nodes = si.NodeResponse()
+        size = 0
+        for fact in facts:
+            if size > RESPONSE_BYTES_MAX:
+                self._flush(allocations, applications, nodes, records)
+                size = 0
+            match fact:
+                case NewAllocation():
+                    if allocations.released:
+                        # A receiver looks at `new` before `released`: an order that must not turn the facts' around.
+                        self._flush_one(_ALLOCATION, allocations, records)
+                    size += _new(allocations, fact.partition, fact.allocation)
+                case ReleasedAllocation():
+                    released = allocations.released.add(
+                        partitionName=fact.partition,
+                        applicationID=fact.app_id,
+                        UUID=fact.uuid,
+                        terminationType=int(fact.termination),
+                        message=fact.message,
+                        allocationKey=fact.key,
+                    )
+                    size += released.ByteSize()
+                case RejectedAsk():
+                    rejected = allocations.rejected if fact.previous_generation else allocations.rejectedAllocations
+                    rejected.add(allocationKey=fact.key, applicationID=fact.app_id, reason=fact.reason)
+                    size += len(fact.key) + len(fact.app_id) + len(fact.reason)
+                case AcceptedApplication():
+                    applications.accepted.add(applicationID=fact.app_id)
+                    size += len(fact.app_id)
+                case RejectedApplication():
+                    applications.rejected.add(applicationID=fact.app_id, reason=fact.reason)
+                    size += len(fact.app_id) + len(fact.reason)
+                case UpdatedApplication():
+                    applications.updated.add(
+                        applicationID=fact.app_id,
+                        state=fact.state,
+                        stateTransitionTimestamp=fact.now_ns,
+                        message=fact.message,
+                    )
+                    size += len(fact.app_id) + len(fact.message) + 24
+                case AcceptedNode():
+                    nodes.accepted.add(nodeID=fact.node_id)
+                    size += len(fact.node_id)
+                case RejectedNode():
+                    nodes.rejected.add(nodeID=fact.node_id, reason=fact.reason)
+                    size += len(fact.node_id) + len(fact.reason)
+        self._flush(allocations, applications, nodes, records)
+
+    def _flush(
+        self,
+        allocations: si.AllocationResponse,
+        applications: si.ApplicationResponse,
+        nodes: si.NodeResponse,
+        records: list[OutRecord],
+    ) -> None:
+        self._flush_one(_NODE, nodes, records)
+        self._flush_one(_APPLICATION, applications, records)
+        self._flush_one(_ALLOCATION, allocations, records)
+
+    def _flush_one(
+        self,
+        stream: pb.StreamKind.ValueType,
+        response: si.AllocationResponse | si.ApplicationResponse | si.NodeResponse,
+        records: list[OutRecord],
+    ) -> None:
+        if not response.ByteSize():
+            return
+        sequence = self.info.next_response_sequence
+        self.info.next_response_sequence = sequence + 1
+        response.responseSequence = sequence
+        envelope = pb.ResponseEnvelope(
+            rm_id=self.info.rm_id, sequence=sequence, stream=stream, response=response.SerializeToString()
+        )
+        records.append(OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString()))
+        response.Clear()
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def _events(self, events: list[Event], records: list[OutRecord]) -> None:
+        topic, number, key, rm, instance = self._topics.events, self._partition, self._key, self._rm, self._instance
+        tracked, untracked = (HEADER_TRACKING, b"1"), (HEADER_TRACKING, b"0")
+        next_id = self.info.next_event_id
+        for event in events:
+            value = encode_event(event)
+            if event.type is EventType.REQUEST and event.change is Change.NONE:
+                # For the shim only (seed 002): it takes no id of the tracked order.
+                records.append(OutRecord(topic, number, key, value, (rm, instance, untracked)))
+                continue
+            event_id = (HEADER_EVENT_ID, b"%d" % next_id)
+            next_id += 1
+            records.append(OutRecord(topic, number, key, value, (event_id, rm, instance, tracked)))
+        self.info.next_event_id = next_id
+
+
+def encode_event(event: Event) -> bytes:
+    """The event as si.v1.EventRecord."""
+    resource = event.resource
+    return si.EventRecord(
+        type=int(event.type),  # type: ignore[arg-type]
+        objectID=event.object_id,
+        message=event.message[:MESSAGE_CHARACTERS_MAX],
+        timestampNano=event.now_ns,
+        eventChangeType=int(event.change),  # type: ignore[arg-type]
+        eventChangeDetail=int(event.detail),  # type: ignore[arg-type]
+        referenceID=event.reference_id,
+        resource=None if resource is None else _resource(resource),
+    ).SerializeToString()
+
+
+def _resource(quantities: Shape | dict[str, int]) -> si.Resource:
+    if isinstance(quantities, Shape):
+        if quantities.wire is None:
+            quantities.wire = _resource(quantities.quantities)
+        wire: si.Resource = quantities.wire
+        return wire
+    return si.Resource(resources={name: si.Quantity(value=saturated(value)) for name, value in quantities.items()})
+
+
+def _new(response: si.AllocationResponse, partition: str, allocation: Allocation) -> int:
+    added = response.new.add(
+        allocationKey=allocation.key,
+        allocationTags=allocation.tags,
+        UUID=allocation.uuid,
+        resourcePerAlloc=_resource(allocation.shape),
+        priority=allocation.priority,
+        nodeID=allocation.node_id,
+        applicationID=allocation.app_id,
+        partitionName=partition,
+        taskGroupName=allocation.task_group,
+        placeholder=allocation.placeholder,
+        originator=allocation.originator,
+    )
+    if allocation.has_preemption_policy:
+        added.preemptionPolicy.allowPreemptSelf = allocation.allow_preempt_self
+        added.preemptionPolicy.allowPreemptOther = allocation.allow_preempt_other
+    return added.ByteSize()

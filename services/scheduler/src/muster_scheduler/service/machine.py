@@ -1,0 +1,289 @@
+"""The scheduler's machine: one partition of the requests, all of its RMs (steps "ingest", "core", "emit").
+
+For each batch of requests, in numbered steps: 1 decode, 2 apply to the RM's core, 3 cycle the cores that were touched,
+4 emit. What cannot be read goes to the dead letters; a bad item in a request is answered by the core; neither stops
+the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+from google.protobuf.message import DecodeError
+from muster_bus.log import OutRecord, Record
+from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+
+from muster_scheduler import state_codec
+from muster_scheduler.core import invariants
+from muster_scheduler.core.commands import SetDeciding
+from muster_scheduler.core.objects import Queue
+from muster_scheduler.core.outcome import Outcome, Primary
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
+from muster_scheduler.queue_yaml import Problem, load_queue_config
+from muster_scheduler.service import ingest
+from muster_scheduler.service.emit import Emitter
+
+log = structlog.get_logger(__name__)
+
+
+class _Unreadable(Exception):
+    """A record that says nothing to the scheduler; the text says why, without its content."""
+
+
+class SchedulerMachine:
+    """Implements :class:`muster_bus.machine.Machine`.
+
+    :param new_uuid: gives a fresh InstanceUUID (ids are arguments).
+    :param default_config: text for RMs that register with an empty configuration.
+    :param max_allocations_batch: see SchedulerSettings.
+    :param check_invariants_every_ns: 0: only at recovery.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        new_uuid: Callable[[], str],
+        default_config: str = "",
+        max_allocations_batch: int = 2000,
+        check_invariants_every_ns: int = 0,
+    ) -> None:
+        self._topics = topics
+        self._new_uuid = new_uuid
+        self._default_config = default_config
+        self._budget = max_allocations_batch
+        self._check_every_ns = check_invariants_every_ns
+        self._checked_ns = 0
+        self._folder = StateFolder()
+        self._emitters: dict[str, Emitter] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._unexhausted: dict[str, None] = {}
+        self._now_ns = 0
+
+    @property
+    def rms(self) -> dict[str, RmState]:
+        """The RMs of the partition, by id (for tests and health)."""
+        return self._folder.rms
+
+    # ---- recovery --------------------------------------------------------------------------------------------------
+
+    def fold(self, record: Record) -> None:
+        """Takes one record of the state topic."""
+        self._folder.take(record)
+
+    def folded(self, now_ns: int) -> None:
+        """Everything is collected: builds the cores, and checks them."""
+        self._folder.settle()
+        for rm_id, state in self._folder.rms.items():
+            state.core.activate()
+            invariants.check(state.core)
+            self._emitters[rm_id] = Emitter(self._topics, state.info)
+            self._now_ns = max(self._now_ns, state.info.last_decided_ns)
+            self._unexhausted[rm_id] = None
+        self._checked_ns = self._time(now_ns)
+
+    # ---- the flow --------------------------------------------------------------------------------------------------
+
+    def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
+        """Takes requests in order; gives what one transaction carries."""
+        now_ns = self._time(now_ns)
+        outputs: list[OutRecord] = []
+        touched: dict[str, None] = {}
+        for record in records:
+            try:
+                rm_id = self._take(record, now_ns, outputs)
+            except _Unreadable as why:
+                outputs.append(self._dead_letter(record, str(why)))
+            else:
+                touched[rm_id] = None
+        return self._decide(touched, now_ns, outputs)
+
+    def tick(self, now_ns: int) -> list[OutRecord]:
+        """Decides what time causes, or what the last budget left over."""
+        now_ns = self._time(now_ns)
+        due = {
+            rm_id: None
+            for rm_id, state in self._folder.rms.items()
+            if rm_id in self._unexhausted
+            or ((deadline_ns := state.core.next_deadline_ns()) is not None and deadline_ns <= now_ns)
+        }
+        self._check_invariants(now_ns)
+        return self._decide(due, now_ns, [])
+
+    def next_deadline_ns(self) -> int | None:
+        """When ``tick`` is due."""
+        if self._unexhausted:
+            return 0
+        deadlines = [
+            deadline_ns
+            for state in self._folder.rms.values()
+            if (deadline_ns := state.core.next_deadline_ns()) is not None
+        ]
+        if self._check_every_ns:
+            deadlines.append(self._checked_ns + self._check_every_ns)
+        return min(deadlines, default=None)
+
+    def _time(self, now_ns: int) -> int:
+        """Time does not run backwards, not over a restart on another machine either."""
+        self._now_ns = max(self._now_ns, now_ns)
+        return self._now_ns
+
+    def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
+        for rm_id in touched:
+            state = self._folder.rms.get(rm_id)
+            if state is None:
+                continue
+            out = state.core.cycle(now_ns, self._budget, self._outcomes.pop(rm_id, None))
+            if state.core.exhausted:
+                self._unexhausted.pop(rm_id, None)
+            else:
+                self._unexhausted[rm_id] = None
+            if out:
+                state.info.last_decided_ns = now_ns
+                self._emitters[rm_id].emit(out, state.core.next_submission, outputs)
+        return outputs
+
+    def _check_invariants(self, now_ns: int) -> None:
+        if self._check_every_ns and now_ns >= self._checked_ns + self._check_every_ns:
+            self._checked_ns = now_ns
+            for state in self._folder.rms.values():
+                invariants.check(state.core)
+
+    # ---- one request -----------------------------------------------------------------------------------------------
+
+    def _take(self, record: Record, now_ns: int, outputs: list[OutRecord]) -> str:
+        try:
+            envelope = pb.RequestEnvelope.FromString(record.value or b"")
+            body = envelope.WhichOneof("body")
+            rm_id = envelope.rm_id
+            if body is None or not rm_id:
+                raise _Unreadable("an envelope without a body or without rm_id")
+            if body == "register":
+                request = si.RegisterResourceManagerRequest.FromString(envelope.register)
+                self._register(envelope, request, now_ns, outputs)
+                return rm_id
+            state = self._folder.rms.get(rm_id)
+            if state is None:
+                raise _Unreadable(f"RM {rm_id!r} is not registered")
+            out = self._outcomes.get(rm_id)
+            if out is None:
+                out = self._outcomes[rm_id] = Outcome()
+            match body:
+                case "allocation":
+                    state.core.apply(ingest.allocations(envelope.allocation), now_ns, out)
+                case "application":
+                    state.core.apply(ingest.applications(envelope.application), now_ns, out)
+                case "node":
+                    state.core.apply(ingest.nodes(envelope.node), now_ns, out)
+                case "lifecycle":
+                    self._live(state, envelope.lifecycle, now_ns, out, outputs)
+        except DecodeError as error:
+            raise _Unreadable("not a RequestEnvelope with an SI request in it") from error
+        return rm_id
+
+    def _live(self, state: RmState, note: pb.RmLifecycle, now_ns: int, out: Outcome, outputs: list[OutRecord]) -> None:
+        life = pb.RmLifecycle.State.Name(note.state)
+        if life in ("UNKNOWN", state.info.life):
+            return
+        state.info.life = life
+        state.core.apply(SetDeciding(life != "STOPPED"), now_ns, out)
+        outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
+
+    # ---- registration ----------------------------------------------------------------------------------------------
+
+    def _register(
+        self,
+        envelope: pb.RequestEnvelope,
+        request: si.RegisterResourceManagerRequest,
+        now_ns: int,
+        outputs: list[OutRecord],
+    ) -> None:
+        rm_id = envelope.rm_id
+        text = request.config or self._default_config
+        config, problems = load_queue_config(text)
+        known = self._folder.rms.get(rm_id)
+        if config is None:
+            info = known.info if known is not None else RmInfo(rm_id)
+            emitter = Emitter(self._topics, info)
+            outputs.append(emitter.registration(envelope.request_id, _problems(problems), accepted=False))
+            return
+        info = RmInfo(
+            rm_id,
+            request.version,
+            request.policyGroup,
+            dict(request.buildInfo),
+            text,
+            dict(request.extraConfig),
+            life="RUNNING",
+            registered_ns=now_ns,
+            registrations=1,
+            instance_uuid=self._new_uuid(),
+        )
+        if known is not None:
+            # What was decided before this registration in the same batch belongs to the state that now goes.
+            self._outcomes.pop(rm_id, None)
+            info.registrations = known.info.registrations + 1
+            info.instance_uuid = known.info.instance_uuid
+            info.next_event_id = known.info.next_event_id
+            info.next_response_sequence = known.info.next_response_sequence
+            info.next_submission = known.core.next_submission
+        core = new_core(info, searching=True)
+        info.last_decided_ns = now_ns
+        emitter = Emitter(self._topics, info)
+        out = core.start(now_ns)
+        # First the RM's object, then the tombstones of what it had, then what it has now.
+        outputs.append(emitter.rm_record(core.next_submission))
+        if known is not None:
+            kept = {
+                state_codec.key_of(rm_id, partition.name, queue)
+                for partition in core.partitions.values()
+                for queue in partition.queues.values()
+            }
+            for partition, what in _published(known.core):
+                key = state_codec.key_of(rm_id, partition, what)
+                if key not in kept:
+                    outputs.append(emitter.tombstone(key))
+        outputs.append(emitter.registration(envelope.request_id, _problems(problems), accepted=True))
+        self._folder.rms[rm_id] = RmState(info, core)
+        self._emitters[rm_id] = emitter
+        self._outcomes[rm_id] = out
+        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(problems))
+
+    def _dead_letter(self, record: Record, why: str) -> OutRecord:
+        origin = f"{record.topic}/{record.partition}/{record.offset}"
+        log.warning("request to the dead letters", origin=origin, why=why)
+        headers = (*record.headers, (HEADER_ERROR, why.encode()), (HEADER_ORIGIN, origin.encode()))
+        return OutRecord(self._topics.dead_letters, record.partition, record.key, record.value, headers)
+
+
+def _published(core: SchedulerCore) -> list[tuple[str, Primary]]:
+    """Every object of a core that has a record on the state topic."""
+    found: list[tuple[str, Primary]] = []
+    for partition in core.partitions.values():
+        name = partition.name
+        queues: list[Queue] = list(partition.queues.values())
+        found.extend((name, foreign) for foreign in partition.foreign.values())
+        for app in partition.apps.values():
+            found.extend((name, allocation) for allocation in app.allocations.values())
+            found.extend((name, ask) for ask in app.asks.values())
+            found.extend((name, group) for group in app.groups.values())
+            found.append((name, app))
+        found.extend((name, node) for node in partition.nodes.values())
+        found.extend((name, queue) for queue in reversed(queues))
+    return [(name, what) for name, what in found if what.published]
+
+
+def _problems(problems: list[Problem]) -> list[pb.ConfigProblem]:
+    return [
+        pb.ConfigProblem(
+            severity=pb.ConfigProblem.ERROR if problem.severity == "error" else pb.ConfigProblem.WARNING,
+            path=problem.path,
+            line=problem.line,
+            column=problem.column,
+            message=problem.message,
+        )
+        for problem in problems
+    ]

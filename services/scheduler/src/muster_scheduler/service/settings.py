@@ -1,0 +1,37 @@
+"""What is configurable about the scheduler service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster_bus.partition_worker import WorkerSettings
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SchedulerSettings(BaseModel):
+    """The scheduler's settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    group: str = Field(
+        default="scheduler", min_length=1, description="Name under which the input's positions are committed."
+    )
+    partitions: tuple[int, ...] = Field(
+        default=(), description="Partitions of the requests topic that this instance owns; empty: all."
+    )
+    default_queue_config: Path | None = Field(
+        default=None,
+        description="Queue configuration (YAML) for RMs that register with an empty one; none: the built-in default.",
+    )
+    max_allocations_batch: int = Field(
+        default=2000,
+        ge=1,
+        description="Allocations in one go; the rest follow in the next transaction, so that no one waits for all.",
+    )
+    check_invariants_every_s: float = Field(
+        default=300.0, ge=0, description="How often the whole state is checked against itself; 0: only at recovery."
+    )
+    http_address: str = Field(default="", description="Health and metrics; empty: not served.")
+    worker: WorkerSettings = Field(
+        default=WorkerSettings(max_records_apply=32), description="How partition workers pace themselves."
+    )

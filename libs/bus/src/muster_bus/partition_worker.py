@@ -73,6 +73,12 @@ class WorkerSettings(BaseModel):
         ge=1024,
         description="Largest output record; the log's own limit (LogSettings.max_record_bytes).",
     )
+    recommit_after_s: float = Field(
+        default=3600.0,
+        gt=0,
+        description="The input position is committed again after so long without a commit: Kafka forgets a group's "
+        "offsets after a week without.",
+    )
     idle_wait_s: float = Field(default=0.25, gt=0, description="Longest wait for input before looking around.")
     empty_tick_wait_s: float = Field(
         default=0.005, gt=0, description="Pause after a tick that gave nothing while its deadline is still past."
@@ -201,7 +207,7 @@ class PartitionWorker:
         self.end_offset = 0
         self._machine_factory = machine_factory
         self._state = WorkerState.STARTING
-        self._moved_s = clock.monotonic()
+        self._moved_s = self._committed_s = clock.monotonic()
         self._last_error = ""
         self._failures = 0  # since the last commit
         self._blameless_failures = 0  # of them, the machine's own without input to blame
@@ -273,10 +279,11 @@ class PartitionWorker:
             stack.push_async_callback(_close, reader.close)
             start = await reader.first_offset() if committed is None else committed
             reader.seek(start)
+            self._committed_s = self.clock.monotonic()
             self.position = self.committed = start
             self.end_offset = await reader.end_offset()
             machine = _guard(self._machine_factory)
-            if not await self._fold(machine):  # 4, 5
+            if not await self._fold(machine, is_new=committed is None):  # 4, 5
                 return
             metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
             self._state = WorkerState.RUNNING
@@ -284,11 +291,14 @@ class PartitionWorker:
             log.info("worker.running", partition=self.partition, group=self.group, position=start)
             await _Life(self, machine, owner, reader).run()  # 6, 7, 8
 
-    async def _fold(self, machine: Machine) -> bool:
+    async def _fold(self, machine: Machine, is_new: bool) -> bool:
         """4 fold the state topic to its end, 5 tell the machine that this is all. False: told to stop meanwhile."""
         reader = await self.log.reader(self.topics.state, self.partition)
         try:
             end = await reader.end_offset()
+            if is_new and end > 0:
+                # Each life's first commit carries the position, so this group wrote none of it, or the log forgot.
+                log.warning("worker.state_without_position", partition=self.partition, group=self.group)
             while reader.position < end:
                 before = reader.position
                 records = await reader.read(self.settings.max_records_fold, _FOLD_READ_S)
@@ -338,9 +348,14 @@ class PartitionWorker:
         """There was progress, or nothing to do."""
         self._moved_s = self.clock.monotonic()
 
+    def is_recommit_due(self) -> bool:
+        """The position was not committed for long."""
+        return self.clock.monotonic() - self._committed_s >= self.settings.recommit_after_s
+
     def was_committed(self, position: int) -> None:
         """Outputs up to ``position`` are durable."""
         self.committed = position
+        self._committed_s = self.clock.monotonic()
         self._failures = self._blameless_failures = 0
         self._last_error = ""
         self.suspicion.forget_before(position)
@@ -358,6 +373,7 @@ class _Life:
         self._output_bytes = 0
         self._inputs = 0
         self._dirty = False  # there is something to commit
+        self._is_position_new = True  # the next transaction carries the input position
         self._tick_was_empty = False
         self._end_asked_s = self._clock.monotonic()
 
@@ -376,6 +392,7 @@ class _Life:
                     await self._finish_commit()  # nothing to add: wait until the next commit may start
                 elif not records and self._in_flight is None:
                     self._worker.moved()  # nothing to do is not a stall
+                    self._dirty = self._is_position_new = self._is_position_new or self._worker.is_recommit_due()
                 await self._look_at_end()
             await self._finish_commit()
             await self._commit_if_free()
@@ -443,7 +460,7 @@ class _Life:
                 raise
         worker.position = self._reader.position
         self._inputs += len(records)
-        self._dirty = True
+        self._dirty = self._is_position_new = True
         await asyncio.sleep(0)  # a batch may be long: let others run
 
     def _tick_if_due(self) -> None:
@@ -489,7 +506,8 @@ class _Life:
             await self._finish_commit()
         if not self._dirty or self._in_flight is not None:
             return
-        outputs, position = self._outputs, self._worker.position if self._inputs else None
+        outputs, position = self._outputs, self._worker.position if self._is_position_new else None
+        self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
         self._in_flight = asyncio.create_task(self._commit(outputs, position))
         await asyncio.sleep(0)  # so that it is on its way before the machine takes the loop again

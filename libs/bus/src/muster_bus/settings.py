@@ -43,7 +43,7 @@ class LogSettings(BaseModel):
         description="Bytes a process may have appended and not yet durable; then ready() waits.",
     )
     transaction_deadline_s: float = Field(
-        default=10.0,
+        default=8.0,
         gt=0,
         description="A commit without an answer by then has failed; the partition is rebuilt from the log.",
     )
@@ -84,6 +84,10 @@ class LogSettings(BaseModel):
         default=1, ge=1, description="Set on topics at creation (2 with replication 3)."
     )
 
+    kafka_silence_s: float = Field(
+        default=15.0, gt=0, description="A reader whose broker says nothing for so long gives up."
+    )
+
     sqlite_path: Path = Field(default=Path("muster-data/log.db"), description="The embedded log's file.")
     sqlite_synchronous: Literal["full", "normal"] = Field(
         default="full",
@@ -107,7 +111,13 @@ class LogSettings(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _deadline_order(self) -> LogSettings:
+    def _is_consistent(self) -> LogSettings:
+        if self.transaction_deadline_s >= self.kafka_transaction_timeout_s:
+            # Else the broker would end a slow transaction first, and the owner would believe that it was fenced.
+            raise ValueError(
+                f"transaction_deadline_s {self.transaction_deadline_s}: less than kafka_transaction_timeout_s "
+                f"({self.kafka_transaction_timeout_s})"
+            )
         if self.kafka_min_insync_replicas > self.replication:
             raise ValueError(
                 f"kafka_min_insync_replicas {self.kafka_min_insync_replicas}: at most replication ({self.replication})"

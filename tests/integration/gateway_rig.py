@@ -253,6 +253,7 @@ class Rig:
             "http_address": "",
             "registration_timeout_s": 5.0,
             "cursor_flush_ms": 10.0,
+            "resend_window_s": 0.0,
             "stop_grace_s": 0.5,
             **settings,
         }

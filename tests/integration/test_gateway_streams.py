@@ -260,6 +260,19 @@ async def test_after_a_break_the_stream_goes_on_where_it_was(world: Rig) -> None
     await eventually(lambda: world.scheduler.states("rm")[-1] == "RUNNING", "with streams it runs")
 
 
+async def test_a_stream_that_broke_off_gets_again_what_may_not_have_arrived(world: Rig) -> None:
+    channel = await world.registered(await world.gateway(resend_window_s=60.0))
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION, ALLOCATION])
+    assert await stream.take(2) == [2, 3]
+    stream.cancel()
+    await eventually(lambda: world.scheduler.states("rm")[-1] == "PAUSED", "the gateway has noticed")
+    assert await channel.open(ALLOCATION, "rm").take(2) == [2, 3]
+    exact = channel.open(ALLOCATION, "rm", resume_after=3)
+    await world.scheduler.emit("rm", [ALLOCATION])
+    assert await exact.take(1) == [4]
+
+
 @pytest.mark.parametrize(("resume_after", "expected"), [(0, [2, 3, 4, 5, 6]), (3, [4, 5, 6]), (5, [6]), (6, [])])
 async def test_the_rms_own_number_wins(world: Rig, resume_after: int, expected: list[int]) -> None:
     channel = await world.registered(await world.gateway())
@@ -381,6 +394,7 @@ async def test_cancelled_streams_leave_nothing_behind(world: Rig) -> None:
         stream.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await stream.call.code()
+        await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
     await eventually(lambda: not gateway._table.all() and not gateway._servicer._calls, "no stream is left")  # type: ignore[union-attr]
     await eventually(lambda: len(asyncio.all_tasks()) <= before, "no task is left")
     assert gateway._tails[0]._feeds == {}

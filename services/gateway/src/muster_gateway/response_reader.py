@@ -13,6 +13,11 @@ attach
 overflow
     A full queue detaches its feed; nothing is dropped, the stream goes on by catch-up from *seen*.
 
+broken streams
+    gRPC does not tell what a client that broke off had received. So the cursor of such a stream goes back by a short
+    time (``settled``): a plain client gets some responses twice rather than one never. A client that says what it
+    processed gets each once.
+
 gaps
     An RM's responses are numbered without gaps over all kinds, and a feed sees all kinds' numbers go by. A number
     missing means that retention deleted it: ResponsesLost.
@@ -41,6 +46,8 @@ log = structlog.get_logger(__name__)
 
 # With it a stream says which response its RM processed last (``responseSequence``): nothing up to it comes again.
 RESUME_METADATA = "muster-resume-after"
+# Two seconds of the rate that a stream reaches.
+_MAX_RECENT = 20_000
 # How long a read waits for records: only the pause between two looks at whether the reader is still wanted.
 TAIL_WAIT_S = 1.0
 CATCH_UP_WAIT_S = 0.2
@@ -73,6 +80,7 @@ class Feed:
         max_responses: int,
         max_bytes: int,
         wake: Callable[[], None],
+        now_s: Callable[[], float],
     ) -> None:
         self.rm_id, self.kind, self.key = rm_id, kind, rm_id.encode()
         self.attached = False
@@ -84,7 +92,8 @@ class Feed:
         self._queued_bytes = 0
         self._writing = False
         self._max_responses, self._max_bytes = max_responses, max_bytes
-        self._wake = wake
+        self._wake, self._now_s = wake, now_s
+        self._recent: deque[tuple[float, Cursor]] = deque(maxlen=_MAX_RECENT)
 
     @property
     def seen(self) -> Cursor:
@@ -146,8 +155,17 @@ class Feed:
 
     def written(self, due: Due) -> None:
         """The response went out."""
+        self._recent.append((self._now_s(), self._written))
         self._writing = False
         self._written = due.after
+
+    def settled(self, window_s: float) -> Cursor:
+        """The cursor before the first write of the last ``window_s``; or the oldest one remembered."""
+        since_s = self._now_s() - window_s
+        for written_s, before in self._recent:
+            if written_s > since_s:
+                return before
+        return self.delivered
 
     def fail(self, error: GatewayError) -> None:
         """No record can follow; what is queued still goes out."""

@@ -68,6 +68,10 @@ class GatewaySettings(BaseModel):
     pause_timeout_s: float = Field(600.0, gt=0, description="An RM without streams for so long is stopped.")
     lease_ttl_s: float = Field(10.0, gt=0, description="A gateway that is silent for so long counts as dead.")
     cursor_flush_ms: float = Field(100.0, gt=0, description="How often delivered positions are stored.")
+    # A network's hiccup lasts about a second; what was written meanwhile may never have arrived.
+    resend_window_s: float = Field(
+        2.0, ge=0, description="A stream that breaks off, opened again without a number, gets this much again."
+    )
     health_interval_s: float = Field(1.0, gt=0, description="How often log and session store are asked.")
     stop_grace_s: float = Field(2.0, ge=0, description="How long open calls may take to end when the gateway stops.")
 

@@ -131,6 +131,7 @@ class RmStream:
         self._partition = 0
         self.stored: Cursor = NOWHERE  # what the session store has
         self._feed: Feed | None = None
+        self._last_cursor: Cursor | None = None
         self._tail: ResponseTail | None = None
         self._error: GatewayError | None = None
         self._ended = asyncio.Event()
@@ -172,9 +173,12 @@ class RmStream:
 
     async def finish(self) -> None:
         """Stores the last position and leaves the seat. Never raises: the sweep repairs what does not succeed here."""
+        broke_off = self._error is None
         self.end(StreamEnded("the call is over"))
         try:
             await self._stop_writing()
+            if broke_off and self._feed is not None:
+                self._last_cursor = self._feed.settled(self._parts.settings.resend_window_s)
             if self._feed is not None and self._tail is not None:
                 self._tail.detach(self._feed)
             if self.epoch:
@@ -197,7 +201,7 @@ class RmStream:
         """The cursor to store, if it moved since it was."""
         if self._feed is None or not self.epoch:
             return None
-        delivered = self._feed.delivered
+        delivered = self._last_cursor or self._feed.delivered
         return Advance(self.rm_id, self.kind, self.epoch, delivered) if delivered != self.stored else None
 
     async def _stop_writing(self) -> None:
@@ -259,6 +263,7 @@ class RmStream:
             settings.queue_responses,
             settings.queue_bytes,
             self._wake.set,
+            parts.clock.monotonic,
         )
         self._partition = parts.topics.partition_of(self.rm_id)
         self._tail = parts.tails[self._partition]

@@ -1,0 +1,299 @@
+"""Delivery under pressure: slow clients, overflowing queues, retention, a store that forgets, time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from integration.gateway_rig import Rig, asks, crash, eventually, rig
+from muster_bus.backends.memory import MemoryLog
+from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.errors import LogUnavailable
+from muster_bus.topics import Topics
+from muster_gateway.sessions.contract import Seat
+from muster_gateway.sessions.memory import MemorySessions
+from muster_gateway.stream_kind import StreamKind
+
+ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
+Code = grpc.StatusCode
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Rig]:
+    topics = Topics(partitions=2)
+    log = MemoryLog(topics.specs(), SystemClock())
+    await log.start()
+    async with rig(log, topics) as it:
+        yield it
+    await log.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_stalls_each_stream_gets_exactly_its_responses(world: Rig, seed: int) -> None:
+    """Random producers, readers that stall, tiny queues, breaks with resume: the numbers seen are the numbers sent."""
+    chance = random.Random(seed)
+    gateway = await world.gateway(queue_responses=4, read_batch=7, max_catch_up_readers=2)
+    rms = ["rm1", "rm2", "rm3"]
+    for rm_id in rms:
+        await world.registered(gateway, rm_id)
+    sent: dict[tuple[str, StreamKind], list[int]] = {pair: [] for pair in itertools.product(rms, StreamKind)}
+    done = asyncio.Event()
+
+    async def produce() -> None:
+        for _ in range(150):
+            rm_id = chance.choice(rms)
+            kinds = chance.choices(list(StreamKind), weights=(6, 2, 1), k=chance.randint(1, 12))
+            first = world.scheduler.sequences[rm_id] + 1
+            await world.scheduler.emit(rm_id, kinds)
+            for number, kind in enumerate(kinds, first):
+                sent[rm_id, kind].append(number)
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.random() * 0.01)
+        done.set()
+
+    async def consume(rm_id: str, kind: StreamKind) -> list[int]:
+        got: list[int] = []
+        channel = world.channel(gateway)
+        while not (done.is_set() and got == sent[rm_id, kind]):
+            stream = channel.open(kind, rm_id, resume_after=got[-1] if got else None)
+            for _ in range(chance.randint(5, 60)):
+                if done.is_set() and got == sent[rm_id, kind]:
+                    break
+                try:
+                    async with asyncio.timeout(0.2):
+                        got.append((await stream.call.read()).responseSequence)
+                except TimeoutError:
+                    break
+                if chance.random() < 0.1:
+                    await asyncio.sleep(chance.random() * 0.02)
+            if got:  # without a number a break may repeat; the first stream of each stays open until it has one
+                stream.cancel()
+            else:
+                await stream.take(0)
+                stream.cancel()
+                await eventually(lambda: gateway._table.get(rm_id, kind) is None, "the gateway has noticed")
+        return got
+
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(produce(), *(consume(*pair) for pair in sent))
+    assert dict(zip(sent, results[1:], strict=True)) == sent
+
+
+async def test_a_stalled_client_overflows_its_queue_and_loses_nothing(world: Rig) -> None:
+    gateway = await world.gateway(queue_responses=8, read_batch=50)
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await stream.take(1)
+    for _ in range(40):  # nobody reads: flow control stops the gateway's writes, then its queue is full
+        await world.scheduler.emit("rm", [ALLOCATION] * 250)
+    feed = gateway._table.all()[0]._feed
+    assert feed is not None
+    await eventually(lambda: not feed.attached, "the stream left the live tail")
+    assert len(feed._queue) <= 8
+    assert await stream.take(10_000) == list(range(3, 10_003))
+    await eventually(lambda: feed.attached, "it is back on the live tail")
+
+
+async def test_requests_wait_while_the_log_does(world: Rig) -> None:
+    gateway = await world.gateway(inflight_bytes=20_000)
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    writer = gateway._servicer._parts.writer  # type: ignore[union-attr]
+    append, waiting = writer.append, []
+
+    def slow(record: object) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        waiting.append((record, future))
+        return future
+
+    writer.append = slow  # type: ignore[method-assign,assignment]
+    message = asks("rm", *[f"{n:0100}" for n in range(50)])
+    sending = asyncio.create_task(_send_all(stream, message, 200))
+    await eventually(lambda: len(waiting) * message.ByteSize() >= 20_000, "the stream's share is used up")
+    await asyncio.sleep(0.1)
+    assert len(waiting) <= 20_000 // message.ByteSize() + 1, "and not more than that is taken"
+    writer.append = append  # type: ignore[method-assign]
+    for record, future in waiting:
+        future.set_result(await append(record))  # type: ignore[arg-type]
+    await sending
+    await eventually(lambda: len(world.scheduler.bodies("rm", "allocation")) == 200, "then all of it arrives")
+
+
+async def _send_all(stream: object, message: object, count: int) -> None:
+    for _ in range(count):
+        await stream.send(message)  # type: ignore[attr-defined]
+
+
+async def test_a_failed_append_ends_the_stream_with_try_again(world: Rig) -> None:
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await stream.send(asks("rm", "a"))
+    await stream.take(1)
+    writer = gateway._servicer._parts.writer  # type: ignore[union-attr]
+    append = writer.append
+
+    def failing(_record: object) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_exception(LogUnavailable("broker away"))
+        return future
+
+    writer.append = failing  # type: ignore[method-assign,assignment]
+    await stream.send(asks("rm", "b"))
+    code, details = await stream.status()
+    assert code is Code.UNAVAILABLE
+    assert details == "the log does not take requests (LogUnavailable): send again what was not answered"
+    writer.append = append  # type: ignore[method-assign]
+    again = channel.open(ALLOCATION, "rm")
+    await again.send(asks("rm", "b"))
+    await again.take(1)
+
+
+async def test_a_defect_ends_in_a_number_not_in_a_traceback(world: Rig) -> None:
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await stream.take(1)
+    gateway._servicer._parts.codec.request = None  # type: ignore[union-attr,method-assign,assignment]
+    await stream.send(asks("rm", "a"))
+    code, details = await stream.status()
+    assert code is Code.INTERNAL
+    assert details.startswith("internal error ")
+    assert "NoneType" not in details
+    del gateway._servicer._parts.codec.request  # type: ignore[union-attr]
+    again = channel.open(ALLOCATION, "rm")
+    await again.send(asks("rm", "a"))
+    await again.take(1)
+
+
+async def test_responses_deleted_before_they_were_sent_are_a_loss(world: Rig) -> None:
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    partition = world.topics.partition_of("rm")
+    await world.scheduler.emit("rm", [ALLOCATION] * 10)  # 2 to 11, at offsets 1 to 10
+    assert isinstance(world.log, MemoryLog)
+    world.log.store.delete_before(world.topics.responses, partition, 6)
+    code, details = await channel.open(ALLOCATION, "rm").status()
+    assert code is Code.DATA_LOSS
+    assert details.startswith("responses 2 to 6 of rmID 'rm' were deleted by retention")
+    await channel.register("rm")
+    again = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    assert await again.take(1) == [13]
+
+
+async def test_retention_of_what_was_sent_is_no_loss(world: Rig) -> None:
+    channel = await world.registered(await world.gateway())
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION] * 10)
+    await stream.take(10)
+    stream.cancel()
+    await eventually(lambda: world.scheduler.states("rm")[-1] == "PAUSED", "the gateway has noticed")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    assert isinstance(world.log, MemoryLog)
+    world.log.store.delete_before(world.topics.responses, world.topics.partition_of("rm"), 11)
+    assert await channel.open(ALLOCATION, "rm").take(1) == [12]
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_dead_gateways_rm_pauses_and_stops_by_the_clock(world: Rig) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    times = {"lease_ttl_s": 10.0, "pause_timeout_s": 60.0, "clock": clock, "sessions": sessions}
+    first, second = await world.gateway(**times), await world.gateway(**times)
+    channel = await world.registered(first)
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await stream.take(1)
+    await crash(first)
+    life = second._servicer._parts.life  # type: ignore[union-attr]
+
+    async def sweep_after(seconds: float) -> str:
+        clock.advance(seconds)
+        await life.sweep(second._table)
+        session = await sessions.get("rm")
+        assert session is not None
+        return session.state.name
+
+    assert await sweep_after(9.0) == "RUNNING", "the lease still holds"
+    assert await sweep_after(2.0) == "PAUSED"
+    assert await sweep_after(59.0) == "PAUSED"
+    assert await sweep_after(2.0) == "STOPPED"
+    await eventually(
+        lambda: world.scheduler.states("rm") == ["RUNNING", "PAUSED", "STOPPED"], "the scheduler is told once each"
+    )
+    code, details = await world.channel(second).open(NODE, "rm").status()
+    assert code is Code.FAILED_PRECONDITION
+    assert details == "rmID 'rm' is stopped (paused for too long): register again"
+
+
+async def test_of_two_sweeping_gateways_one_takes_each_step(world: Rig) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    times = {"lease_ttl_s": 10.0, "pause_timeout_s": 60.0, "clock": clock, "sessions": sessions}
+    gateways = [await world.gateway(**times) for _ in range(3)]
+    await world.registered(gateways[0])  # registered, and never opens a stream
+    for seconds in (11.0, 61.0):
+        clock.advance(seconds)
+        await asyncio.gather(*(g._servicer._parts.life.sweep(g._table) for g in gateways))  # type: ignore[union-attr]
+    await eventually(lambda: len(world.scheduler.states("rm")) >= 3, "the notes arrive")
+    assert world.scheduler.states("rm") == ["RUNNING", "PAUSED", "STOPPED"]
+
+
+async def test_a_store_that_lost_everything_is_filled_again_while_streams_live(world: Rig) -> None:
+    gateway = await world.gateway(lease_ttl_s=0.3)
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION] * 2)
+    await stream.take(2)
+    assert isinstance(world.sessions, MemorySessions)
+    for content in (world.sessions._sessions, world.sessions._cursors, world.sessions._leases):
+        content.clear()
+    world.sessions._marked = False
+
+    async def seated() -> bool:
+        session = await world.sessions.get("rm")
+        return session is not None and session.seats.get(ALLOCATION) == Seat(gateway.gateway_id, 1)
+
+    await eventually(seated, "the session is back, and the stream has its seat")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    assert await stream.take(1) == [4]
+
+
+async def test_an_unwritten_note_is_written_by_a_later_sweep(world: Rig) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    gateway = await world.gateway(lease_ttl_s=10.0, clock=clock, sessions=sessions)
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await stream.take(1)
+    life = gateway._servicer._parts.life  # type: ignore[union-attr]
+    announce = life._announce
+
+    async def failing(*_: object) -> None:
+        from muster_gateway.errors import LogDown
+
+        raise LogDown("the log is away")
+
+    life._announce = failing
+    stream.cancel()
+
+    async def paused() -> bool:
+        session = await sessions.get("rm")
+        return session is not None and session.state.name == "PAUSED"
+
+    await eventually(paused, "the step is taken")
+    assert world.scheduler.states("rm") == ["RUNNING"]
+    life._announce = announce
+    clock.advance(11.0)
+    await life.sweep(gateway._table)
+    await eventually(lambda: world.scheduler.states("rm") == ["RUNNING", "PAUSED"], "the owed note is written")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
@@ -231,7 +231,7 @@ async def test_parquet_files_appear_whole_and_leftovers_go(tmp_path: Path) -> No
     sink = bench.sink()
     await sink.start()
     await sink.close()
-    names = sorted(os.listdir(tmp_path))
+    names = await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.iterdir()))
     assert [name for name in names if name.endswith(".parquet")] == [f"rm~{INSTANCE}~p0~{0:020d}-{4:020d}.parquet"]
     assert not [name for name in names if "writing" in name]
 

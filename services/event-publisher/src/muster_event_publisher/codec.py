@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from muster_proto.si.v1.si_pb2 import EventRecord
+from muster_proto.si.v1.si_pb2 import EventRecord, Resource
 
 from muster_event_publisher import metrics
+
+__all__ = [
+    "CHANGE_DETAIL_NAMES", "CHANGE_TYPE_NAMES", "TYPE_NAMES", "UNREADABLE_MESSAGE", "EventRecord", "Resource",
+    "decode", "enum_name",
+]  # fmt: skip
 
 # What stands for a record whose bytes do not decode: nothing is left out silently.
 UNREADABLE_MESSAGE = "the event record cannot be read"

@@ -10,7 +10,7 @@ import re
 
 from msgspec.json import encode
 
-from muster_event_publisher.codec import decode
+from muster_event_publisher.codec import Resource, decode
 
 _PLAIN = re.compile(r"[^\x00-\x1f\"\\<>&\u2028\u2029]*").fullmatch
 _ESCAPES = (
@@ -20,6 +20,10 @@ _ESCAPES = (
     ("\u2028".encode(), b"\\u2028"),
     ("\u2029".encode(), b"\\u2029"),
 )
+
+# Resources rendered before, by their bytes.
+_KNOWN: dict[bytes, str] = {}
+_KNOWN_MAX = 4096
 
 
 def text_json(text: str) -> str:
@@ -55,12 +59,7 @@ def event_json(value: bytes) -> bytes:
         add(f'"eventChangeDetail":{record.eventChangeDetail}')
     if record.referenceID:
         add(f'"referenceID":{text_json(record.referenceID)}')
-    quantities = record.resource.resources
-    if quantities:
-        inner = ",".join([f"{text_json(name)}:{_quantity(quantities[name].value)}" for name in sorted(quantities)])
-        add(f'"resource":{{"resources":{{{inner}}}}}')
-    else:
-        add('"resource":{}')
+    add(_resource_json(record.resource))
     return f"{{{','.join(parts)}}}".encode()
 
 
@@ -114,6 +113,21 @@ class EventLines:
         line = event_json(value)
         self._slots[place] = (event_id, line)
         return line
+
+
+def _resource_json(resource: Resource) -> str:
+    # The same few resources come again and again; comparing bytes is cheaper than reading the map.
+    key = resource.SerializeToString()
+    if not key:
+        return '"resource":{}'
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _KNOWN_MAX:
+            _KNOWN.clear()
+        quantities = resource.resources
+        inner = ",".join([f"{text_json(name)}:{_quantity(quantities[name].value)}" for name in sorted(quantities)])
+        known = _KNOWN[key] = f'"resource":{{"resources":{{{inner}}}}}' if inner else '"resource":{}'
+    return known
 
 
 def _quantity(value: int) -> str:

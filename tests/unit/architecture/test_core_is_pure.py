@@ -36,6 +36,7 @@ ALLOWED = frozenset(
         "struct",
         "types",
         "typing",
+        "weakref",
     }
 )
 IMPURE_CALLS = frozenset({"open", "print", "input", "eval", "exec", "__import__", "hash"})

@@ -70,9 +70,8 @@ BAD_ASKS = [
     ("unnamed type", ask(resourceAsk=resource(**{"": 1})), ".resourceAsk, name of a type: empty"),
     ("long type", ask(resourceAsk=resource(**{LONG: 1})), ".resourceAsk, name of a type: "),
     ("many types", ask(resourceAsk=resource(**MANY)), ".resourceAsk: 129 types, expected at most 128"),
-    ("no repeats", ask(maxAllocations=0), ".maxAllocations: 0, expected 1 to 100000"),
-    ("negative repeats", ask(maxAllocations=-1), ".maxAllocations: -1, expected 1 to 100000"),
-    ("absurd repeats", ask(maxAllocations=2**31 - 1), ".maxAllocations: 2147483647, expected 1 to 100000"),
+    ("negative repeats", ask(maxAllocations=-1), ".maxAllocations: -1, expected 0 to 100000"),
+    ("absurd repeats", ask(maxAllocations=2**31 - 1), ".maxAllocations: 2147483647, expected 0 to 100000"),
     (
         "absurd time-out",
         ask(executionTimeoutMilliSeconds=2**63 - 1),
@@ -221,6 +220,7 @@ def test_a_bad_node_is_rejected(item: Any, reason: str) -> None:
 
 GOOD = [
     ("ask", ALLOCATION, si_pb2.AllocationRequest(asks=[ask(), ask(allocationKey="k2", maxAllocations=100_000)])),
+    ("repeats not set", ALLOCATION, si_pb2.AllocationRequest(asks=[ask(maxAllocations=0)])),
     ("largest quantity", ALLOCATION, si_pb2.AllocationRequest(asks=[ask(resourceAsk=resource(memory=2**53))])),
     ("zero beside a positive one", ALLOCATION, si_pb2.AllocationRequest(asks=[ask(resourceAsk=resource(a=0, b=1))])),
     ("foreign", ALLOCATION, si_pb2.AllocationRequest(allocations=[allocation(applicationID="", nodeID="n")])),

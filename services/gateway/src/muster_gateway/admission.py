@@ -409,9 +409,10 @@ def _tags_problem(tags: Mapping[str, str], path: str, limits: AdmissionLimits, m
 
 
 def _repeats_problem(value: int, path: str, limits: AdmissionLimits) -> str | None:
-    if 1 <= value <= limits.max_repeats:
+    """0 is what an RM sends that does not set the field: one."""
+    if 0 <= value <= limits.max_repeats:
         return None
-    return f"{path}: {value}, expected 1 to {limits.max_repeats}"
+    return f"{path}: {value}, expected 0 to {limits.max_repeats}"
 
 
 def _timeout_problem(value: int, path: str, limits: AdmissionLimits) -> str | None:

@@ -385,13 +385,13 @@ class RmStream:
             if self._answers:
                 await self._write_answers()
         if written:
-            metrics.responses.labels(self.kind.name.lower()).inc(written)
+            _RESPONSES[self.kind].inc(written)
 
     async def _write_answers(self) -> None:
         while self._answers:
             await self._context.write(self._answers.popleft())
             self._room.set()
-            metrics.responses.labels(self.kind.name.lower()).inc()
+            _RESPONSES[self.kind].inc()
 
 
 def unexpected(error: Exception) -> GatewayError:
@@ -410,12 +410,18 @@ def _append_error(error: BaseException) -> GatewayError:
     return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
+# Looked up once: labels() for each message costs as much as its admission.
+_REQUESTS = {kind: metrics.requests.labels(kind.name.lower()) for kind in StreamKind}
+_ITEMS = {kind: metrics.items.labels(kind.name.lower()) for kind in StreamKind}
+_ITEMS_REJECTED = {kind: metrics.items_rejected.labels(kind.name.lower()) for kind in StreamKind}
+_RESPONSES = {kind: metrics.responses.labels(kind.name.lower()) for kind in StreamKind}
+
+
 def _count(kind: StreamKind, items: int, rejected: int) -> None:
-    name = kind.name.lower()
-    metrics.requests.labels(name).inc()
-    metrics.items.labels(name).inc(items)
+    _REQUESTS[kind].inc()
+    _ITEMS[kind].inc(items)
     if rejected:
-        metrics.items_rejected.labels(name).inc(rejected)
+        _ITEMS_REJECTED[kind].inc(rejected)
 
 
 def _metadata(pairs: Iterable[tuple[str, str | bytes]] | None) -> dict[str, str]:

@@ -42,7 +42,7 @@ class MemoryBench:
         return MemorySink(self._target)
 
     async def ids(self) -> Ids:
-        return sorted(self._target.events)
+        return sorted((instance, event_id) for instance, _, event_id in self._target.events)
 
 
 class ParquetBench:
@@ -175,6 +175,12 @@ async def test_several_rms_and_instances_in_one_batch(bench: Bench, opened: Open
     await sink.write(batch(records, 0, 45))
     expected = [(f"i{k}", n) for k in range(4) for n in range(10)] + [("i9", n) for n in range(5)]
     assert await bench.ids() == sorted(expected)
+
+
+async def test_rms_with_the_same_instance_are_apart(bench: Bench, opened: Opened) -> None:
+    sink = await opened()
+    await sink.write(batch([record(n, f"rm-{n % 2}", n // 2) for n in range(10)], 0, 10))
+    assert await bench.ids() == sorted(pairs(range(5)) * 2)
 
 
 async def test_gaps_stay_gaps(bench: Bench, opened: Opened) -> None:

@@ -170,7 +170,8 @@ async def test_postgres_down_and_back(log: SqliteLog, tmp_path: Path, postgres_d
     await door.open()
     service = service_on(
         log, tmp_path, postgres_dsn=SecretStr(door.dsn), postgres_schema=schema, postgres_flush_records=100,
-        postgres_flush_s=0.02, postgres_transaction_records=50, retry_min_s=0.01, retry_max_s=0.05,
+        postgres_flush_s=0.02, postgres_transaction_records=50,
+        postgres_timeout_s=2, retry_min_s=0.01, retry_max_s=0.05,
     )  # fmt: skip
     feeder = Feeder(log, topics(tmp_path))
     connection = await asyncpg.connect(postgres_dsn)

@@ -21,7 +21,7 @@ FAST_RETRY = {"retry_min_s": 0.001, "retry_max_s": 0.01}
 
 
 def stored(target: MemoryTarget, instance: str = INSTANCE) -> dict[int, bytes]:
-    return {event_id: value for (who, event_id), value in target.events.items() if who == instance}
+    return {event_id: value for (who, _, event_id), value in target.events.items() if who == instance}
 
 
 def events(*ranges: range) -> dict[int, bytes]:

@@ -13,7 +13,7 @@ from muster_event_publisher.history.sink import Progress, last_event
 class MemoryTarget:
     """What outlives a :class:`MemorySink`: hand it to the next one."""
 
-    events: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    events: dict[tuple[str, str, int], bytes] = field(default_factory=dict)
     progress: dict[int, Progress] = field(default_factory=dict)
 
 
@@ -40,7 +40,7 @@ class MemorySink:
         self._check()
         for run in batch.runs:
             for index, value in enumerate(run.values):
-                self.target.events.setdefault((run.instance, run.first_id + index), value)
+                self.target.events.setdefault((run.instance, run.rm_id, run.first_id + index), value)
         self.target.progress[batch.partition] = Progress(batch.end, last_event(batch))
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """History in PostgreSQL: COPY into a staging table, then INSERT of what is not there yet.
 
-The table ``events`` is partitioned by day, so that old days go by dropping a table. Its key is (instance, id,
+The table ``events`` is partitioned by day, so that old days go by dropping a table. Its key is (instance, rm, id,
 timestamp_ns): a partitioned table's key must hold the partitioning column, and an event never changes its time. The
 progress is a row in the same database, changed in the same transaction as the events.
 """
@@ -52,7 +52,7 @@ _MIGRATIONS: tuple[str, ...] = (
         reference_id text not null,
         message text not null,
         resource jsonb not null,
-        primary key (instance, id, timestamp_ns)
+        primary key (instance, rm, id, timestamp_ns)
     ) partition by range (timestamp_ns);
     create index events_object on {schema}.events (object_id, timestamp_ns);
     create index events_reference on {schema}.events (reference_id, timestamp_ns);

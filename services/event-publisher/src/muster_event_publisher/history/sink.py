@@ -14,7 +14,8 @@ progress
     log: if it is no longer the event at that offset, the log is another one, and its positions mean nothing.
 
 idempotent
-    An event is identified by (instance, event id). Writing it again, in whatever batch, leaves one. So a batch may
+    An event is identified by (instance, RM, event id); the instance is the RM's own, so the RM is there only to be
+    safe. Writing it again, in whatever batch, leaves one. So a batch may
     always be written again after an error.
 
 errors

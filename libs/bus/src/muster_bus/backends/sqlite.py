@@ -459,6 +459,10 @@ class SqliteLog:
                 reading.execute("ROLLBACK")
         except (sqlite3.Error, ValueError) as error:
             raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+        if not records:  # the newest record before the end is never removed
+            raise LogUnavailable(
+                f"log {self.path} is damaged: {place.topic}[{place.partition}] has nothing from {position} to {end}"
+            )
         return records
 
     async def _order(self, work: Callable[[sqlite3.Connection], T]) -> T:

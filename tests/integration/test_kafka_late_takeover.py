@@ -1,0 +1,162 @@
+"""Taking over while the old owner is just about to commit: what it commits in time must not be answered again.
+
+The experiment: A has sent its output and its input position, B takes over, A commits in time. Asking for the committed
+position before fencing finds the old one; the last test shows the double answer that follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from contract.log_contract import all_of, drain, values
+from muster_bus.backends.kafka import KafkaLog, KafkaOwner
+from muster_bus.backends.kafka_offsets import stable_offset
+from muster_bus.clock import SystemClock
+from muster_bus.errors import Fenced
+from muster_bus.log import OutRecord
+from muster_bus.settings import LogSettings
+from muster_bus.topics import Topics
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def settings(kafka_bootstrap: str) -> LogSettings:
+    return LogSettings(
+        backend="kafka",
+        partitions=1,
+        kafka_bootstrap_servers=kafka_bootstrap,
+        topic_prefix=f"late-{uuid.uuid4().hex[:12]}.",
+    )
+
+
+@pytest.fixture
+async def bus(settings: LogSettings) -> AsyncIterator[KafkaLog]:
+    log = KafkaLog(settings.topics().specs(), settings, SystemClock())
+    await log.start()
+    yield log
+    await log.close()
+
+
+@pytest.fixture
+async def topics(bus: KafkaLog, settings: LogSettings) -> Topics:
+    topics = settings.topics()
+    writer = await bus.writer("test")
+    for message in (b"m0", b"m1"):
+        await writer.append(OutRecord(topics.requests, 0, b"k", message))
+    return topics
+
+
+async def _answer(bus: KafkaLog, topics: Topics, who: str, start: int | None) -> tuple[OutRecord, int]:
+    reader = await bus.reader(topics.requests, 0, start)
+    (record,) = await drain(reader, 1)
+    return OutRecord(topics.responses, 0, b"k", f"{who}:".encode() + (record.value or b"")), reader.position
+
+
+class Held:
+    """An owner's commit that has sent everything and waits before the transaction's end."""
+
+    def __init__(self, owner: KafkaOwner, answer: OutRecord, position: int) -> None:
+        self.sent, self.go = asyncio.Event(), asyncio.Event()
+        finish = owner._producer.commit_transaction
+
+        async def held() -> None:
+            self.sent.set()
+            await self.go.wait()
+            await finish()
+
+        owner._producer.commit_transaction = held
+        self.commit = asyncio.create_task(owner.commit([answer], position))
+
+
+async def test_what_was_committed_in_time_is_not_read_again(bus: KafkaLog, topics: Topics) -> None:
+    a = await bus.take_over("scheduler", topics.requests, 0)
+    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    await held.sent.wait()
+    held.go.set()
+    await held.commit
+    b = await bus.take_over("scheduler", topics.requests, 0)  # at once: the group's offsets may still be on their way
+    answer_b, position = await _answer(bus, topics, "B", await b.committed())
+    await b.commit([answer_b], position)
+    assert values(await all_of(bus, topics.responses)) == [b"A:m0", b"B:m1"]
+
+
+async def test_what_was_not_committed_in_time_is_undone_and_read_again(bus: KafkaLog, topics: Topics) -> None:
+    a = await bus.take_over("scheduler", topics.requests, 0)
+    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    await held.sent.wait()
+    b = await bus.take_over("scheduler", topics.requests, 0)
+    answer_b, position = await _answer(bus, topics, "B", await b.committed())
+    held.go.set()
+    with pytest.raises(Fenced):
+        await held.commit
+    await b.commit([answer_b], position)
+    assert values(await all_of(bus, topics.responses)) == [b"B:m0"]
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.001, 0.002, 0.004, 0.008])
+async def test_a_race_between_both_ends_one_way_or_the_other(bus: KafkaLog, topics: Topics, pause_s: float) -> None:
+    a = await bus.take_over("scheduler", topics.requests, 0)
+    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    await held.sent.wait()
+    held.go.set()
+    await asyncio.sleep(pause_s)
+    b = await bus.take_over("scheduler", topics.requests, 0)
+    answer_b, position = await _answer(bus, topics, "B", await b.committed())
+    await b.commit([answer_b], position)
+    await asyncio.wait({held.commit}, timeout=20)
+    told = held.commit.exception()
+    seen = values(await all_of(bus, topics.responses))
+    assert seen in ([b"A:m0", b"B:m1"], [b"B:m0"])
+    if told is None:
+        assert seen == [b"A:m0", b"B:m1"], "a commit that was told is there"
+    if isinstance(told, Fenced):
+        assert seen == [b"B:m0"], "a commit that was refused is not"
+
+
+async def test_an_offset_that_is_not_decided_yet_is_waited_for(bus: KafkaLog, topics: Topics) -> None:
+    """What asking for the stable offset adds to the order; the plain question is answered with the older one."""
+    a = await bus.take_over("scheduler", topics.requests, 0)
+    held = Held(a, *await _answer(bus, topics, "A", None))
+    await held.sent.wait()
+    client = (await bus.writer("other"))._producer.client  # type: ignore[union-attr]
+    question = asyncio.create_task(stable_offset(client, a._group, topics.requests, 0))
+    await asyncio.sleep(0.3)
+    assert not question.done()
+    held.go.set()
+    await held.commit
+    assert await asyncio.wait_for(question, 20) == await a.committed() == 1
+
+
+async def test_asking_before_fencing_would_double(bus: KafkaLog, topics: Topics, settings: LogSettings) -> None:
+    """The test of the tests: the order that this project does not use."""
+    a = await bus.take_over("scheduler", topics.requests, 0)
+    await a.commit([], 0)
+    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    await held.sent.wait()
+    place = TopicPartition(topics.requests, 0)
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    b = AIOKafkaProducer(
+        bootstrap_servers=settings.kafka_bootstrap_servers,
+        transactional_id=a._producer._txn_manager.transactional_id,
+        transaction_timeout_ms=10_000,
+    )
+    await admin.start()
+    try:
+        stale = (await admin.list_consumer_group_offsets(a._group))[place].offset  # asked first ...
+        held.go.set()
+        await held.commit
+        await b.start()  # ... and fenced afterwards
+        answer_b, position = await _answer(bus, topics, "B", stale)
+        async with b.transaction():
+            await b.send(topics.responses, answer_b.value, partition=0)
+            await b.send_offsets_to_transaction({place: position}, a._group)
+        assert values(await all_of(bus, topics.responses)) == [b"A:m0", b"B:m0"]
+    finally:
+        await b.stop()
+        await admin.close()

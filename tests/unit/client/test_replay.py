@@ -137,10 +137,11 @@ async def test_a_lost_stream_in_the_middle_changes_nothing(cluster: Cluster, tmp
     cluster.gateway.lose_before["allocation"] = 1
     cluster.gateway.lose_after["node"] = 0
 
-    async def lose_again() -> None:
-        cluster.gateway.lose_after["allocation"] = 0
+    async def lose_again(sent: int) -> None:
+        if sent == 6:
+            cluster.gateway.lose_after["allocation"] = 0
 
-    report = await replay(write(tmp_path, NODES, PODS), options(cluster), halfway=lose_again)
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster), on_sent=lose_again)
     assert report.good, (report.complaints, report.unaccounted)
     assert report.placed == 8
     assert report.streams_lost >= 3

@@ -70,18 +70,18 @@ async def replay(
     *,
     progress: Progress | None = None,
     clock: Clock | None = None,
-    halfway: Callable[[], Awaitable[None]] | None = None,
+    on_sent: Callable[[int], Awaitable[None]] | None = None,
     afterwards: Callable[[ReplayReport, RmClient], Awaitable[None]] | None = None,
 ) -> ReplayReport:
     """Plays the trace in ``directory`` (nodes.csv.gz, pods.csv.gz, queues.yaml).
 
     :param progress: where bars are shown; None: nowhere.
-    :param halfway: called once, when half of the asks are sent (chaos tests end services here).
+    :param on_sent: called after each message of asks with how many were sent so far (chaos tests end services here).
     :param afterwards: called at the end, while the RM is still connected.
     Raises: TraceError, RegistrationFailed, RegistrationRejected, ReplayFailed, and what ended the client.
     """
     trace = read_trace(directory)
-    return await _Replay(trace, options or ReplayOptions(), progress, clock or SystemClock(), halfway, afterwards).run()
+    return await _Replay(trace, options or ReplayOptions(), progress, clock or SystemClock(), on_sent, afterwards).run()
 
 
 class _Replay:
@@ -93,11 +93,11 @@ class _Replay:
         options: ReplayOptions,
         progress: Progress | None,
         clock: Clock,
-        halfway: Callable[[], Awaitable[None]] | None,
+        on_sent: Callable[[int], Awaitable[None]] | None,
         afterwards: Callable[[ReplayReport, RmClient], Awaitable[None]] | None,
     ) -> None:
         self._trace, self._options, self._clock = trace, options, clock
-        self._progress, self._halfway, self._afterwards = progress, halfway, afterwards
+        self._progress, self._on_sent, self._afterwards = progress, on_sent, afterwards
         self._books = Accounts(
             {task.name: task.resources for task in trace.tasks}, {node.name: node.resources for node in trace.nodes}
         )
@@ -167,7 +167,6 @@ class _Replay:
         self._bar("asks sent", len(tasks))
         self._bar("placed", len(tasks))
         began, sent = self._clock.monotonic(), 0
-        halfway = self._halfway
         for part in _chunks(tasks, chunk):
             if pace:
                 await asyncio.sleep(max(0.0, began + sent / pace - self._clock.monotonic()))
@@ -176,9 +175,8 @@ class _Replay:
             await self._client.send_asks(asks)
             sent += len(part)
             self._advance("asks sent", len(part))
-            if halfway is not None and sent * 2 >= len(tasks):
-                await halfway()
-                halfway = None
+            if self._on_sent is not None:
+                await self._on_sent(sent)
 
     async def _answered(self, what: str, answers: Any) -> None:
         try:

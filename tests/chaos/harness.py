@@ -1,0 +1,211 @@
+"""Muster in processes of its own, to be killed and started again, and what its log says afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster_bus.clock import SystemClock
+from muster_bus.log import Log, Record
+from muster_bus.settings import LogSettings, make_log
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_RM_ID, Topics, parse_state_key
+from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+
+SERVING_TIMEOUT_S = 90.0  # four Python processes that start on two busy cores, behind a broker
+READ_RECORDS, READ_WAIT_S = 2_000, 0.5
+
+
+class Deployment:
+    """Processes by name, and the addresses of their gateway.
+
+    :ivar processes: in the order of starting; the gateway comes last.
+    """
+
+    def __init__(
+        self, gateway: str, http: str, log_settings: LogSettings, processes: Mapping[str, LocalProcess]
+    ) -> None:
+        self.gateway, self.http = gateway, http
+        self.log_settings, self.processes = log_settings, dict(processes)
+
+    async def start(self) -> None:
+        """Starts every process and waits until the gateway serves."""
+        for process in self.processes.values():
+            process.start()
+        await self.serving()
+
+    async def serving(self) -> None:
+        await list(self.processes.values())[-1].serving(self.gateway, SERVING_TIMEOUT_S)
+
+    async def kill(self, name: str) -> None:
+        """kill -9."""
+        await asyncio.to_thread(self.processes[name].kill)
+
+    async def restart(self, name: str) -> None:
+        """Starts a killed process again and waits until the gateway serves."""
+        self.processes[name].start()
+        await self.serving()
+
+    async def stop(self) -> None:
+        """Ends what runs, the gateway first; then nothing writes to the log any more."""
+        for process in reversed(self.processes.values()):
+            await asyncio.to_thread(process.stop)
+
+    def logs(self) -> str:
+        """The ends of all logs, for a failure's message."""
+        return "\n".join(f"---- {name}\n{process.log_tail()}" for name, process in self.processes.items())
+
+
+def embedded(directory: Path, environment: Mapping[str, str] | None = None) -> Deployment:
+    """`muster up`: one process, named "up", with its data in ``directory/data``."""
+    grpc_port, http_port = free_ports(2)
+    gateway, http, data = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}", directory / "data"
+    command = muster_command("up", "--data-dir", str(data), "--grpc-address", gateway, "--http-address", http)
+    settings = LogSettings(backend="sqlite", sqlite_path=data / "log.db")
+    return Deployment(
+        gateway, f"http://{http}", settings, {"up": LocalProcess(command, directory / "up.log", environment)}
+    )
+
+
+def on_kafka(directory: Path, kafka: str, redis: str, environment: Mapping[str, str] | None = None) -> Deployment:
+    """The four services, each in a process of its own, under a prefix that nobody else has."""
+    grpc_port, http_port, scheduler_port, view_port, publisher_port = free_ports(5)
+    gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
+    prefix = f"chaos-{secrets.token_hex(4)}"
+    settings = {
+        "MUSTER_LOG__BACKEND": "kafka",
+        "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": kafka,
+        "MUSTER_LOG__TOPIC_PREFIX": f"{prefix}.",
+        "MUSTER_GATEWAY__GRPC_ADDRESS": gateway,
+        "MUSTER_GATEWAY__HTTP_ADDRESS": http,
+        "MUSTER_GATEWAY__SESSIONS_URL": redis,
+        "MUSTER_GATEWAY__SESSIONS_PREFIX": f"{prefix}:",
+        "MUSTER_GATEWAY__VIEW_URL": f"http://127.0.0.1:{view_port}",
+        "MUSTER_GATEWAY__PUBLISHER_URL": f"http://127.0.0.1:{publisher_port}",
+        "MUSTER_SCHEDULER__HTTP_ADDRESS": f"127.0.0.1:{scheduler_port}",
+        "MUSTER_VIEW__HTTP_ADDRESS": f"127.0.0.1:{view_port}",
+        "MUSTER_PUBLISHER__HTTP_ADDRESS": f"127.0.0.1:{publisher_port}",
+        **(environment or {}),
+    }
+    names = ("scheduler", "view", "event-publisher", "gateway")
+    return Deployment(
+        gateway,
+        f"http://{http}",
+        LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}."),
+        {name: LocalProcess(muster_command(name), directory / f"{name}.log", settings) for name in names},
+    )
+
+
+@dataclass(slots=True)
+class Folded:
+    """An RM's objects, as the records of si.state leave them."""
+
+    nodes: dict[str, state_pb2.NodeObject] = field(default_factory=dict)
+    allocations: dict[str, state_pb2.AllocationObject] = field(default_factory=dict)
+    asks: dict[str, state_pb2.AskObject] = field(default_factory=dict)
+    rm: state_pb2.RmObject | None = None
+
+    def placements(self) -> Counter[str]:
+        """allocationKey → how many allocations it has."""
+        return Counter(item.demand.allocation_key for item in self.allocations.values())
+
+    def waiting(self) -> set[str]:
+        """Keys of asks of which something is pending."""
+        return {item.demand.allocation_key for item in self.asks.values() if item.pending > 0}
+
+    def overcommitted(self) -> list[str]:
+        """Nodes with more on them than they have, or that are not there."""
+        used: dict[str, Counter[str]] = defaultdict(Counter)
+        for item in self.allocations.values():
+            used[item.node_id].update(dict(item.demand.resource.values))
+        wrong = []
+        for node_id, sums in used.items():
+            node = self.nodes.get(node_id)
+            room = {} if node is None else dict(node.capacity.values)
+            held = {} if node is None else dict(node.occupied.values)
+            if any(quantity + held.get(name, 0) > room.get(name, 0) for name, quantity in sums.items()):
+                wrong.append(node_id)
+        return sorted(wrong)
+
+
+@asynccontextmanager
+async def opened_log(settings: LogSettings) -> AsyncIterator[tuple[Log, Topics]]:
+    """The deployment's log, opened by the test itself."""
+    log = make_log(settings, SystemClock())
+    topics = settings.topics()
+    await log.start()
+    try:
+        yield log, topics
+    finally:
+        await log.close()
+
+
+async def records(log: Log, topic: str, partition: int) -> list[Record]:
+    """Every visible record of a partition, to its end."""
+    reader = await log.reader(topic, partition)
+    found: list[Record] = []
+    try:
+        end = await reader.end_offset()
+        async with asyncio.timeout(60):
+            while reader.position < end:
+                found += await reader.read(READ_RECORDS, READ_WAIT_S)
+    finally:
+        await reader.close()
+    return found
+
+
+async def folded_state(log: Log, topics: Topics, rm_id: str) -> Folded:
+    """Folds the RM's records of si.state, oldest first."""
+    latest: dict[bytes, bytes] = {}
+    for record in await records(log, topics.state, topics.partition_of(rm_id)):
+        assert record.key is not None
+        if record.value is None:
+            latest.pop(record.key, None)
+        else:
+            latest[record.key] = record.value
+    state = Folded()
+    for key, value in latest.items():
+        owner, kind, parts = parse_state_key(key)
+        if owner != rm_id:
+            continue
+        name = "/".join(parts)
+        if kind == "node":
+            state.nodes[parts[-1]] = state_pb2.NodeObject.FromString(value)
+        elif kind == "alloc":
+            state.allocations[name] = state_pb2.AllocationObject.FromString(value)
+        elif kind == "ask":
+            state.asks[name] = state_pb2.AskObject.FromString(value)
+        elif kind == "rm":
+            state.rm = state_pb2.RmObject.FromString(value)
+    return state
+
+
+async def event_ids(log: Log, topics: Topics, rm_id: str) -> list[int]:
+    """Ids of the RM's events, in the log's order."""
+    ids = []
+    for record in await records(log, topics.events, topics.partition_of(rm_id)):
+        headers = dict(record.headers)
+        if headers[HEADER_RM_ID] == rm_id.encode():
+            ids.append(int(headers[HEADER_EVENT_ID]))
+    return ids
+
+
+async def response_sequences(log: Log, topics: Topics, rm_id: str) -> list[int]:
+    """Numbers of the RM's responses, in the log's order."""
+    return [
+        envelope_pb2.ResponseEnvelope.FromString(record.value or b"").sequence
+        for record in await records(log, topics.responses, topics.partition_of(rm_id))
+        if record.key == rm_id.encode()
+    ]
+
+
+def assert_counted_through(numbers: list[int], first: int, what: str) -> None:
+    """Numbers are first, first + 1, … : no gap, no double, no other order."""
+    assert numbers, f"no {what} at all"
+    wrong = [(place, number) for place, number in enumerate(numbers, start=first) if place != number]
+    assert not wrong, f"{what}: at place {wrong[0][0]} there is {wrong[0][1]} ({len(wrong)} of {len(numbers)} are off)"

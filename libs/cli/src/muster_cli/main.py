@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cyclopts import App, Group, Parameter
 
+from muster_cli import logs
 from muster_cli.errors import CommandError
 from muster_cli.probe import DEFAULT_ADDRESS
 
@@ -142,6 +143,7 @@ def replay_trace(
     """
     from muster_client.replay import main_replay
 
+    logs.configure("warning", "auto")
     return main_replay(
         trace,
         gateway,
@@ -174,6 +176,7 @@ def demo(
     """
     from muster_client.demo import main_demo
 
+    logs.configure("warning", "auto")
     return main_demo(trace, data_dir=data_dir, json_file=json, keep=keep, timeout_s=timeout_s)
 
 

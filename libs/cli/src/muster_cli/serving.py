@@ -99,7 +99,7 @@ def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
 
 def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
-    from muster_scheduler.service import SchedulerService
+    from muster_scheduler.service.app import SchedulerService
 
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
     opened = []
@@ -130,7 +130,7 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_event_publisher.app import PublisherService
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
-    from muster_scheduler.service import SchedulerService
+    from muster_scheduler.service.app import SchedulerService
     from muster_scheduler.view import ViewService
 
     topics = settings.log.topics()

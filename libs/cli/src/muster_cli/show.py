@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,8 @@ from rich.table import Table
 
 from muster_cli.composition import Origin
 from muster_cli.settings import embedded_defaults, load
+
+_PIPED_WIDTH = 200  # a file has no edge; wide enough for a description beside its value
 
 
 def show_settings(
@@ -36,5 +39,5 @@ def show_settings(
         origin = one.origin if not one.place else f"{one.origin} {one.place}"
         style = "" if one.origin is Origin.DEFAULT else "bold"
         table.add_row(*map(escape, (one.name, one.shown, str(origin), one.description)), style=style)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(table)
     return 0

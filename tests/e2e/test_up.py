@@ -1,0 +1,80 @@
+"""`muster up` as a user runs it: ready, found, asked, stopped, killed, started again; and refused with one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from muster_client.local import LocalProcess, free_ports, muster_command
+
+
+class Up:
+    """A `muster up` on ports of its own."""
+
+    def __init__(self, data_dir: Path, *more: str) -> None:
+        grpc_port, http_port = free_ports(2)
+        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
+        self.arguments = ["up", "--data-dir", str(data_dir), "--grpc-address", self.grpc, "--http-address", self.http]
+        self.process = LocalProcess(muster_command(*self.arguments, *more), data_dir.with_suffix(".log"))
+
+    async def start(self) -> None:
+        self.process.start()
+        await self.process.serving(self.grpc)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+            return answer.status, answer.read()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    one = Up(tmp_path / "data")
+    yield one
+    one.process.kill()
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(muster_command(*arguments), capture_output=True, text=True, timeout=60)
+
+
+async def test_it_serves_all_its_parts_and_stops_when_told(up: Up) -> None:
+    await up.start()
+    assert up.get("/health/ready") == (200, b"SERVING\n")
+    assert b"muster_bus_" in up.get("/metrics")[1]
+    assert isinstance(json.loads(up.get("/ws/v1/partitions")[1]), list)
+    assert "EventRecords" in json.loads(up.get("/ws/v1/events/batch")[1])
+    assert _run("health", f"grpc://{up.grpc}").returncode == 0
+    assert up.process.stop() == 0
+    assert "Muster is ready" in up.process.log_file.read_text()
+    assert _run("health", f"grpc://{up.grpc}").returncode == 1
+
+
+async def test_it_starts_again_after_a_stop_and_after_a_kill(up: Up) -> None:
+    for end in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
+        await up.start()
+        if end == signal.SIGKILL:
+            up.process.kill()
+        else:
+            os.kill(up.process.pid, end)
+            assert up.process.stop() == 0
+    await up.start()
+    assert "Traceback" not in up.process.log_file.read_text()
+
+
+async def test_a_second_one_is_refused_with_one_line(up: Up, tmp_path: Path) -> None:
+    await up.start()
+    same_ports = _run(*up.arguments)
+    assert same_ports.returncode == 2
+    assert same_ports.stderr == f"muster: --grpc-address: {up.grpc} is taken by another process\n"
+    same_data = Up(tmp_path / "data", "--set", "process.log_level=error")
+    refused = _run(*same_data.arguments, "--set", "process.log_level=error")
+    assert refused.returncode == 2
+    assert "is in use by another process" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert up.get("/health/ready")[0] == 200

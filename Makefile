@@ -55,7 +55,7 @@ format: install-dev ## put the code into its style
 	$(BIN)/ruff format .
 
 bench: install-dev ## allocations per second and latency, embedded and on Kafka, as JSON
-	@$(BIN)/python scripts/bench --out $(BENCH_OUT)
+	@$(BIN)/python -m tests.perf.bench --json $(BENCH_OUT)
 
 figures: install-dev ## README's table of figures from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)

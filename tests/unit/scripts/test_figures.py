@@ -1,0 +1,66 @@
+"""README's figures come from bench's JSON, between two marks, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def _result(**trace: Any) -> dict[str, Any]:
+    percentiles = {f"latency_p{p}_ms": 1.25 * p for p in (50, 95, 99)}
+    scenario = {"allocations_per_s": 4321.9, "asks_per_s": 3000.0, **percentiles}
+    run = {"placed": 7614, "tasks": 8152, "good": True, "complaints": [], **trace}
+    return {
+        "muster": "1.2.3",
+        "measured_at": "2024-02-03T04:05:06Z",
+        "machine": {"cores": 2, "architecture": "x86_64", "python": "3.11.7", "commit": "abc1234", "load_before": 0.1},
+        "peer": {"what": "the peer", "cores": 2, "throughput": {"allocations_per_s": 8772}},
+        "medians": {"embedded": {name: scenario for name in ("throughput", "churn", "latency", "burst", "paced")}},
+        "runs": [run],
+    }
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/figures").write_text((ROOT / "scripts/figures").read_text())
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    return tmp_path
+
+
+def _figures(copy: Path, result: dict[str, Any], *more: str) -> int:
+    (copy / "bench.json").write_text(json.dumps(result))
+    command = [sys.executable, str(copy / "scripts/figures"), str(copy / "bench.json"), *more]
+    return subprocess.run(command, capture_output=True, timeout=60).returncode
+
+
+def test_the_table_is_written_between_the_marks_and_found_again(copy: Path) -> None:
+    before = (copy / "README.md").read_text()
+    assert _figures(copy, _result()) == 0
+    written = (copy / "README.md").read_text()
+    assert "| 10,000 asks up front: allocations/s | 4,322 | 8,772 |" in written
+    assert "openb trace at 3,000/s: ask to allocation, p50 | 62.5 ms | - |" in written
+    assert "7,614 of 8,152 tasks of the trace are placed, every other one has a reason" in written
+    assert written.startswith(before.partition("<!-- figures")[0])
+    assert written.endswith(before.partition("<!-- end of figures -->")[2])
+    assert _figures(copy, _result(), "--check") == 0
+    assert _figures(copy, _result(placed=1), "--check") == 1
+    assert _figures(copy, _result(placed=1)) == 0
+    assert (copy / "README.md").read_text().count("10,000 asks up front") == 1
+
+
+def test_a_wrong_replay_is_not_hidden(copy: Path) -> None:
+    assert _figures(copy, _result(good=False, complaints=["allocated twice: a"])) == 0
+    assert "but: allocated twice: a" in (copy / "README.md").read_text()
+
+
+def test_a_readme_without_marks_is_refused(copy: Path) -> None:
+    (copy / "README.md").write_text("nothing\n")
+    assert _figures(copy, _result()) == 1

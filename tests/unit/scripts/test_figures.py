@@ -22,7 +22,7 @@ def _result(**trace: Any) -> dict[str, Any]:
         "measured_at": "2024-02-03T04:05:06Z",
         "machine": {"cores": 2, "architecture": "x86_64", "python": "3.11.7", "commit": "abc1234", "load_before": 0.1},
         "peer": {"what": "the peer", "cores": 2, "throughput": {"allocations_per_s": 8772}},
-        "medians": {"embedded": {name: scenario for name in ("throughput", "churn", "latency", "burst", "paced")}},
+        "medians": {"embedded": dict.fromkeys(("throughput", "churn", "latency", "burst", "paced"), scenario)},
         "runs": [run],
     }
 

@@ -5,11 +5,12 @@ The objects live in prometheus-client's default registry, so a process that impo
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import StrEnum, unique
 
 from prometheus_client import Counter, Gauge, Histogram
 
 
+@unique
 class Metric(StrEnum):
     """Names as they appear at ``/metrics``; counters get ``_total`` from the client library."""
 

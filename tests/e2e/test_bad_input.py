@@ -1,5 +1,4 @@
-"""Malformed and hostile requests against gateway and scheduler, whole: each gets a clear error, changes nothing, and the
-service lives.
+"""Malformed and hostile requests against gateway and scheduler: a clear error each, nothing changed, the service lives.
 
 One partition, two RMs: *victim*, in whose name everything bad is sent, and *witness*, whose good request afterwards is
 answered: it stands behind the bad one in the one order of the partition, so whatever the bad one could do is done.

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.errors import LogUnavailable
 from muster_bus.topics import Topics
-from muster_gateway.sessions.contract import Seat
+from muster_gateway.sessions.contract import Cursor, Seat
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind
 
@@ -181,11 +182,24 @@ async def test_responses_deleted_before_they_were_sent_are_a_loss(world: Rig) ->
     world.log.store.delete_before(world.topics.responses, partition, 6)
     code, details = await channel.open(ALLOCATION, "rm").status()
     assert code is Code.DATA_LOSS
-    assert details.startswith("responses 2 to 6 of rmID 'rm' were deleted by retention")
+    assert details.startswith("rmID 'rm': responses 2 to 6 were deleted by retention before they were sent")
     await channel.register("rm")
     again = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     assert await again.take(1) == [13]
+
+
+async def test_a_log_that_was_replaced_is_a_loss(world: Rig) -> None:
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    tail = gateway._tails[world.topics.partition_of("rm")]
+    tail._dispatched = 1_000  # as if the session came from another log's time
+    await world.sessions.compare_and_set(
+        replace(await world.sessions.get("rm"), registered_at=Cursor(1, 900, 1))  # type: ignore[type-var]
+    )
+    code, details = await channel.open(ALLOCATION, "rm").status()
+    assert code is Code.DATA_LOSS
+    assert "the response log ends at 1, but was sent up to 900" in details
 
 
 async def test_retention_of_what_was_sent_is_no_loss(world: Rig) -> None:

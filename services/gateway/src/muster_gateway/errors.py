@@ -85,11 +85,8 @@ class ResponsesLost(StreamEnded):
 
     code = grpc.StatusCode.DATA_LOSS
 
-    def __init__(self, rm_id: str, sent: int, next_there: int) -> None:
-        super().__init__(
-            f"responses {sent + 1} to {next_there - 1} of rmID {shown(rm_id)} were deleted by retention "
-            f"before they were sent: register again and report the full state"
-        )
+    def __init__(self, rm_id: str, story: str) -> None:
+        super().__init__(f"rmID {shown(rm_id)}: {story}: register again and report the full state")
 
 
 class RmShutDown(StreamEnded):

@@ -122,7 +122,9 @@ class Feed:
             return
         last = self._seen.sequence
         if last != UNKNOWN and sequence > last + 1:
-            raise ResponsesLost(self.rm_id, last, sequence)
+            raise ResponsesLost(
+                self.rm_id, f"responses {last + 1} to {sequence - 1} were deleted by retention before they were sent"
+            )
         mine = response.kind is self.kind and sequence > last
         self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
         if mine and sequence > self._resume_after:
@@ -342,7 +344,10 @@ class CatchUp:
             records = await reader.read(self._batch, CATCH_UP_WAIT_S)
         except OffsetGone as error:
             if error.asked > error.end:
-                raise ResponsesLost(feed.rm_id, feed.seen.sequence, feed.seen.sequence + 2) from error
+                raise ResponsesLost(
+                    feed.rm_id,
+                    f"the response log ends at {error.end}, but was sent up to {error.asked} (was it replaced?)",
+                ) from error
             reader.seek(error.first)
             feed.pass_to(error.first)
             return

@@ -1,0 +1,109 @@
+"""What one stream is still to be sent: order, gaps, registrations, resume, and what may be stored."""
+
+from __future__ import annotations
+
+import pytest
+from muster_bus.clock import ManualClock
+from muster_gateway.codec import Registration, Response
+from muster_gateway.errors import ResponsesLost, Superseded
+from muster_gateway.response_reader import Feed
+from muster_gateway.sessions.contract import UNKNOWN, Cursor
+from muster_gateway.stream_kind import StreamKind
+
+MINE, OTHER = StreamKind.ALLOCATION, StreamKind.NODE
+
+
+def a_feed(start: Cursor = Cursor(1, 10, 1), resume_after: int = 0, clock: ManualClock | None = None) -> Feed:
+    return Feed("rm", MINE, start, resume_after, 3, 100, lambda: None, (clock or ManualClock()).monotonic)
+
+
+def response(sequence: int, kind: StreamKind = MINE, payload: bytes = b"x") -> Response:
+    return Response("rm", sequence, kind, payload, None)
+
+
+def registration(sequence: int, *, accepted: bool) -> Response:
+    return Response("rm", sequence, None, b"", Registration("r", accepted, ()))
+
+
+def test_what_lies_before_its_place_is_passed_over_even_a_registration() -> None:
+    feed = a_feed()
+    feed.take(9, registration(1, accepted=True))
+    feed.take(8, response(99))
+    assert feed.seen == Cursor(1, 10, 1)
+    assert not feed.has_due
+
+
+def test_a_newer_registration_ends_it() -> None:
+    with pytest.raises(Superseded, match="registered again"):
+        a_feed().take(10, registration(2, accepted=True))
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_refused_registration_may_or_may_not_take_a_number(number: int) -> None:
+    feed = a_feed()
+    feed.take(10, registration(number, accepted=False))
+    feed.take(11, response(3 if number else 2))
+    assert feed.has_due
+
+
+def test_a_missing_number_is_a_loss() -> None:
+    feed = a_feed()
+    feed.take(10, response(2, OTHER))
+    with pytest.raises(ResponsesLost, match="responses 3 to 4 were deleted"):
+        feed.take(13, response(5))
+
+
+def test_without_a_known_number_the_first_one_counts() -> None:
+    feed = a_feed(Cursor(UNKNOWN, 10, UNKNOWN))
+    feed.take(17, response(40))
+    with pytest.raises(ResponsesLost):
+        feed.take(19, response(42))
+
+
+def test_what_may_be_stored_follows_what_was_written() -> None:
+    feed = a_feed()
+    feed.take(10, response(2))
+    feed.take(11, response(3, OTHER))
+    assert feed.delivered == Cursor(1, 10, 1), "queued is not written"
+    due = feed.next_due()
+    assert due is not None
+    assert feed.delivered == Cursor(1, 10, 1), "being written is not written"
+    feed.written(due)
+    assert feed.delivered == Cursor(3, 12, 2), "and what is of another kind need not be"
+    feed.pass_to(50)
+    assert feed.delivered == Cursor(3, 50, 2)
+
+
+def test_what_the_rm_has_processed_does_not_come_again() -> None:
+    feed = a_feed(resume_after=3)
+    for offset, sequence in ((10, 2), (11, 3), (12, 4)):
+        feed.take(offset, response(sequence, payload=str(sequence).encode()))
+    due = feed.next_due()
+    assert due is not None
+    assert (due.payload, due.after) == (b"4", Cursor(4, 13, 4))
+    assert feed.next_due() is None
+
+
+def test_its_room_is_bounded_by_number_and_by_bytes() -> None:
+    feed = a_feed()
+    feed.take(10, response(2, payload=b"x" * 1_000))
+    assert not feed.has_room(), "one may be larger than all of it, and is then alone"
+    small = a_feed()
+    for offset in (10, 11, 12):
+        assert small.has_room()
+        small.take(offset, response(offset - 8))
+    assert not small.has_room()
+
+
+def test_a_broken_stream_goes_back_by_the_window_only() -> None:
+    clock = ManualClock()
+    feed = a_feed(clock=clock)
+    for offset, sequence in ((10, 2), (11, 3), (12, 4)):
+        feed.take(offset, response(sequence))
+        due = feed.next_due()
+        assert due is not None
+        feed.written(due)
+        clock.advance(1.0)
+    assert feed.settled(0.5) == Cursor(4, 13, 4)
+    assert feed.settled(1.5) == Cursor(3, 12, 3)
+    assert feed.settled(60.0) == Cursor(1, 10, 1)

@@ -196,12 +196,13 @@ async def event_ids(log: Log, topics: Topics, rm_id: str) -> list[int]:
 
 
 async def response_sequences(log: Log, topics: Topics, rm_id: str) -> list[int]:
-    """Numbers of the RM's responses, in the log's order."""
-    return [
-        envelope_pb2.ResponseEnvelope.FromString(record.value or b"").sequence
+    """Numbers of the RM's responses, in the log's order; answers to registrations have none."""
+    envelopes = [
+        envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
         for record in await records(log, topics.responses, topics.partition_of(rm_id))
         if record.key == rm_id.encode()
     ]
+    return [envelope.sequence for envelope in envelopes if not envelope.HasField("registration")]
 
 
 def assert_counted_through(numbers: list[int], first: int, what: str) -> None:

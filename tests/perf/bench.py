@@ -185,9 +185,7 @@ def _shown(value: Any) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=(*BACKENDS, "both"), default="both")
-    parser.add_argument(
-        "--runs", type=int, default=3, help="each scenario so many times, on new processes; medians count"
-    )
+    parser.add_argument("--runs", type=int, default=3, help="so many times, on new processes")
     parser.add_argument("--quick", action="store_true", help="one run, five seconds of latency")
     parser.add_argument("--json", "--out", type=Path, help="where the result goes; standard output otherwise")
     options = parser.parse_args()

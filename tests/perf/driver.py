@@ -153,10 +153,10 @@ class Driver:
             ) from None
 
     def _percentiles(self) -> dict[str, float]:
-        return {
-            f"latency_p{percent}_ms": round(percentile(self.latencies_s, percent) * 1_000, 2)
-            for percent in (50, 95, 99)
-        } | {"latency_max_ms": round(max(self.latencies_s) * 1_000, 2)}
+        values = self.latencies_s
+        found = {f"latency_p{percent}_ms": percentile(values, percent) * 1_000 for percent in (50, 95, 99)}
+        found["latency_max_ms"] = max(values) * 1_000
+        return {name: round(value, 2) for name, value in found.items()}
 
     def _on_allocated(self, items: Sequence[si.Allocation]) -> None:
         self.last_at = now = time.monotonic()

@@ -221,7 +221,7 @@ class RmClient:
         return self._allocations.journal.unanswered
 
     def missing_sequences(self) -> list[int]:
-        """Response numbers that no stream has brought (yet); a registration's own number stays missing."""
+        """Response numbers that no stream has brought (yet): a gap, if it stays."""
         return self._sequences.missing()
 
     def last_sequence(self, stream: Literal["allocation", "application", "node"]) -> int:

@@ -64,7 +64,7 @@ def show_history(data_dir: Path, console: Console) -> None:
     if not files:
         console.print(f"[bold red]wrong:[/] there is no history under {data_dir}", highlight=False)
         return
-    pattern = data_dir / files[0].relative_to(data_dir).parts[0] / "**" / "*.parquet"
+    pattern = files[0].parent / "*.parquet"
     console.print(f"[bold]history:[/] {pattern} ({len(files)} files)", highlight=False, soft_wrap=True)
     program = f"import duckdb; print(duckdb.sql('from \\'{pattern}\\' limit 20'))"
     console.print("[bold]read it:[/]", f'{sys.executable} -c "{program}"', highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -420,6 +421,11 @@ def main_replay(
     machine = json_file is not None and str(json_file) == "-"
     console = console or Console(stderr=machine)
     options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s)
+    if not structlog.is_configured():  # standard output is for the report
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )
     code = 130  # of an interruption before there is a report
     progress = replay_progress(console)
 

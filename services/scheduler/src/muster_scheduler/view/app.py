@@ -1,0 +1,193 @@
+"""The service: followers, health and REST, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.log import Log
+from muster_bus.topics import Topics
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from muster_scheduler.follower import RmState
+from muster_scheduler.view import dao
+from muster_scheduler.view.following import PartitionFollower
+from muster_scheduler.view.health import HealthCheck
+from muster_scheduler.view.http_server import HttpServer
+from muster_scheduler.view.rest import ViewRest, cooperate
+from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.view.turns import FoldGate
+
+log = structlog.get_logger(__name__)
+
+
+class ViewService:
+    """Follows every partition of ``si.state`` and answers REST. It decides nothing and writes nothing.
+
+    :param bus: started; closed by whoever started it.
+    :ivar asgi: the endpoints as a Starlette application, for who serves them elsewhere.
+    """
+
+    def __init__(self, settings: ViewSettings, bus: Log, topics: Topics, clock: Clock) -> None:
+        self.settings = settings
+        self._log, self._topics, self._clock = bus, topics, clock
+        self._gate = FoldGate(clock, settings.snapshot_hold_s)
+        self._followers = [
+            PartitionFollower(bus, topics, partition, settings, clock, self._gate)
+            for partition in range(topics.partitions)
+        ]
+        self.asgi = Starlette(routes=[Mount("", app=ViewRest(self, settings, clock, self._gate))])
+        self._health: dict[str | None, tuple[float, dao.HealthDao]] = {}
+        self._checking = asyncio.Lock()
+        self._server: HttpServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._done: asyncio.Future[None] | None = None
+        self._stopping = False
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    @property
+    def http_port(self) -> int | None:
+        """The port that REST listens on; None when it does not."""
+        return self._server.port if self._server is not None else None
+
+    async def start(self) -> None:
+        """Folds what there is and begins to follow; REST answers when this returns.
+
+        Raises what the log raises, CodecError and DecodeError for a state that cannot be read, OSError for the port.
+        """
+        self._done = asyncio.get_running_loop().create_future()
+        try:
+            # 1. the state as it is
+            await asyncio.gather(*(follower.start() for follower in self._followers))
+            # 2. the door
+            if self.settings.http_address:
+                self._server = HttpServer(self.asgi, self.settings.http_address, self.settings.stop_timeout_s)
+        except BaseException:
+            await self._close()
+            raise
+        # 3. what comes next
+        for follower in self._followers:
+            self._task(follower.follow(), f"follow-{follower.partition}")
+        if self._server is not None:
+            self._task(self._server.serve(), "http")
+            await self._server.ready()
+        log.info("view.started", rms=list(self.states()))
+
+    async def wait(self) -> None:
+        """Returns when the service has been stopped; raises what killed it."""
+        assert self._done is not None, "start comes first"
+        await asyncio.shield(self._done)
+
+    async def stop(self) -> None:
+        """Answers what was asked, then ends."""
+        if self._stopping or self._done is None:
+            return
+        self._stopping = True
+        if self._server is not None:
+            await self._server.stop()
+        await self._close()
+        if not self._done.done():
+            self._done.set_result(None)
+
+    async def healthy(self) -> bool:
+        """Whether everything works; :meth:`problems` says what does not."""
+        return not await self.problems()
+
+    async def problems(self) -> list[str]:
+        """What does not work now, one sentence each."""
+        problems = [] if await self._log.healthy() else ["the log does not answer"]
+        for follower in self._followers:
+            if not follower.settled:
+                problems.append(f"partition {follower.partition} is not folded yet")
+            elif follower.problem:
+                problems.append(follower.problem)
+        return [*problems, *filter(None, [self._lagging(None)])]
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for follower in self._followers:
+            try:
+                await follower.close()
+            except Exception as error:
+                log.warning("view.not_closed", partition=follower.partition, error=str(error))
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"view-{name}")
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._stopping or self._done is None or self._done.done():
+            return
+        error = task.exception() or RuntimeError(f"{task.get_name()} ended")
+        log.error("view.died", task=task.get_name(), error=str(error))
+        self._done.set_exception(error)
+        self._done.exception()  # seen, also when nobody waits
+
+    # ---- what REST needs -------------------------------------------------------------------------------------------
+
+    def states(self) -> Mapping[str, RmState]:
+        """The registered RMs, by id, sorted."""
+        found = [each for follower in self._followers for each in follower.rms.items()]
+        return dict(sorted(found)) if len(found) > 1 else dict(found)
+
+    def lag_records(self, rm_id: str | None = None) -> int:
+        """Records that were written and are not folded: of an RM's partition; None: of all."""
+        return sum(follower.lag_records for follower in self._of(rm_id))
+
+    def version(self) -> int:
+        """The same number: the same state."""
+        return sum(follower.version for follower in self._followers)
+
+    async def fresh(self) -> None:
+        """Returns between two folds, when what is visible now is folded; at the latest after ``fresh_wait_s``."""
+        for follower in self._followers:
+            follower.want()
+        if all(follower.is_fresh for follower in self._followers):
+            return
+        try:
+            async with asyncio.timeout(self.settings.fresh_wait_s):
+                for follower in self._followers:
+                    await follower.fresh()
+        except TimeoutError:
+            return
+
+    async def health(self, rm_id: str | None = None) -> dao.HealthDao | None:
+        """The health checks, of one RM or (None) of all; None: nothing is folded yet. At most so old as configured."""
+        if not all(follower.settled for follower in self._followers):
+            return None
+        async with self._checking:
+            made_s, result = self._health.get(rm_id, (float("-inf"), None))
+            if result is None or self._clock.monotonic() - made_s >= self.settings.health_interval_s:
+                result = await self._check(rm_id)
+                self._health[rm_id] = (self._clock.monotonic(), result)
+        return result
+
+    async def _check(self, rm_id: str | None) -> dao.HealthDao:
+        states = self.states()
+        chosen = list(states.values()) if rm_id is None else [states[rm_id]] if rm_id in states else []
+        problems = [follower.problem for follower in self._of(rm_id) if follower.problem]
+        check = HealthCheck(chosen, problems, self._lagging(rm_id))
+        with self._gate.hold():
+            await cooperate(check.steps(), self._clock, self.settings.render_slice_ms / 1000)
+        return check.result()
+
+    def _lagging(self, rm_id: str | None) -> str:
+        now_ns = self._clock.now_ns()
+        records = self.lag_records(rm_id)
+        lag_s = max((follower.lag_s(now_ns) for follower in self._of(rm_id)), default=0.0)
+        if records <= self.settings.lag_records_max and lag_s <= self.settings.lag_s_max:
+            return ""
+        return f"the view is {records} records and {lag_s:.1f} s behind"
+
+    def _of(self, rm_id: str | None) -> list[PartitionFollower]:
+        if rm_id is None:
+            return self._followers
+        return [self._followers[self._topics.partition_of(rm_id)]]

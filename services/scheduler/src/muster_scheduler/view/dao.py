@@ -1,0 +1,614 @@
+"""The core's objects in the JSON shapes of YuniKorn's REST (core-features §2.19, rest-readers).
+
+A field with a default is left out when it has that value (Go's omitempty); one without a default is always there. The
+order of fields is the real core's. An object that can hold very many others (a node or an application with its
+allocations, a queue with its children) is cut into a head and a tail, between which :mod:`render` puts the others one
+by one.
+
+What readers depend on and what looks odd: times are nanoseconds, but ``startTime`` of an application is milliseconds;
+``priority`` is text; ``allocationTime`` is the time of the ask (``bindTime``, ours, is that of the allocation);
+``partition`` of a queue is filled for root only; priorities without asks are the lowest int32.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+
+from msgspec import Struct, field
+
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.resources import saturated
+from muster_scheduler.core.states import APP_TERMINAL, AppState, QueueState
+from muster_scheduler.follower import RmInfo
+from muster_scheduler.view import go
+
+Quantities = dict[str, int]
+
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+# Go's zero time in milliseconds since 1970: what the real core says of an application that never ran.
+NEVER_MS = -62_135_596_800_000
+CLUSTER_NAME = "kubernetes"  # a constant of the real core
+
+HOST_NAME, RACK_NAME = "si/hostname", "si/rackname"
+REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
+FOREIGN_TAG = "foreign"
+
+_DEFAULT_PREEMPTION_DELAY_NS = 30 * 1_000_000_000
+
+
+class _Shape(Struct, omit_defaults=True, kw_only=True, rename="camel"):
+    """How all of them are written."""
+
+
+class ErrorDao(Struct):
+    """The body of an error answer; both texts are the same."""
+
+    status_code: int
+    message: str
+    description: str
+
+
+class ClusterDao(_Shape, kw_only=True):
+    """One partition's cluster."""
+
+    start_time: int = 0
+    rm_build_information: list[dict[str, str]] = []
+    partition: str
+    cluster_name: str
+
+
+class CapacityDao(_Shape, kw_only=True):
+    """Of a partition."""
+
+    capacity: Quantities = {}
+    used_capacity: Quantities = {}
+    utilization: Quantities = {}
+
+
+class NodeSortingDao(_Shape, kw_only=True):
+    """A partition's order of nodes."""
+
+    type: str = ""
+    resource_weights: dict[str, float | int] = {}
+
+
+class PartitionDao(_Shape, kw_only=True):
+    """A partition."""
+
+    cluster_id: str
+    name: str
+    capacity: CapacityDao
+    node_sorting_policy: NodeSortingDao
+    preemption_enabled: bool
+    quota_preemption_enabled: bool
+    total_nodes: int = 0
+    applications: dict[str, int] = {}
+    total_containers: int = 0
+    state: str = ""
+    last_state_transition_time: int = 0
+
+
+class QueueHeadDao(_Shape, kw_only=True):
+    """A queue, up to its children."""
+
+    queuename: str
+    status: str = ""
+    partition: str
+    pending_resource: Quantities = {}
+    max_resource: Quantities = {}
+    guaranteed_resource: Quantities = {}
+    allocated_resource: Quantities = {}
+    preempting_resource: Quantities = {}
+    headroom: Quantities = {}
+    is_leaf: bool
+    is_managed: bool
+    properties: dict[str, str] = {}
+    parent: str = ""
+
+
+class QueueTailDao(_Shape, kw_only=True):
+    """A queue, from behind its children."""
+
+    child_names: list[str] = []
+    abs_used_capacity: Quantities = {}
+    max_running_apps: int = 0
+    running_apps: int = 0
+    current_priority: int
+    allocating_accepted_apps: list[str] = []
+    sorting_policy: str = ""
+    priority_sorting: bool
+    preemption_enabled: bool
+    is_preemption_fence: bool
+    preemption_delay: str = ""
+    quota_preemption_delay: str = ""
+    is_priority_fence: bool
+    priority_offset: int = 0
+
+
+class StateDao(_Shape, kw_only=True):
+    """An entry of an application's story."""
+
+    time: int = 0
+    application_state: str = ""
+
+
+class ApplicationHeadDao(_Shape, kw_only=True):
+    """An application, up to its asks and allocations."""
+
+    application_id: str = field(name="applicationID")
+    used_resource: Quantities = {}
+    max_used_resource: Quantities = {}
+    pending_resource: Quantities = {}
+    partition: str
+    queue_name: str
+    submission_time: int = 0
+    finished_time: int = 0
+
+
+class ApplicationTailDao(_Shape, kw_only=True):
+    """An application, from behind its asks and allocations."""
+
+    application_state: str = ""
+    user: str = ""
+    groups: list[str] = []
+    rejected_message: str = ""
+    state_log: list[StateDao] = []
+    has_reserved: bool = False
+    reservations: list[str] = []
+    max_request_priority: int = 0
+    start_time: int = 0
+    resource_history: dict[str, dict[str, Quantities]]
+
+
+class ReasonDao(_Shape, kw_only=True):
+    """Why an ask is pending (ours)."""
+
+    code: str
+    queue: str = ""
+    resource_type: str = ""
+    asked: int = 0
+    used: int = 0
+    limit: int = 0
+    free: int = 0
+    message: str
+    since: int = 0
+
+
+class AskLogDao(_Shape, kw_only=True):
+    """What happened to an ask."""
+
+    message: str = ""
+    last_occurrence: int = 0
+    count: int = 0
+
+
+class AskDao(_Shape, kw_only=True):
+    """An ask with something pending. ``pendingCount`` (for repeats) and ``pendingReason`` are ours."""
+
+    allocation_key: str
+    allocation_tags: dict[str, str] = {}
+    request_time: int = 0
+    resource: Quantities = {}
+    priority: str = ""
+    required_node_id: str = ""
+    application_id: str = ""
+    placeholder: bool = False
+    task_group_name: str = ""
+    allocation_log: list[AskLogDao] = []
+    triggered_preemption: bool = False
+    originator: bool = False
+    scheduling_attempted: bool = False
+    triggered_scale_up: bool = False
+    pending_count: int = 1
+    pending_reason: ReasonDao | None = None
+
+
+class AllocationDao(_Shape, kw_only=True):
+    """An allocation. ``bindTime`` and (previous generation only) ``uuid`` are ours."""
+
+    allocation_key: str
+    allocation_tags: dict[str, str] = {}
+    request_time: int = 0
+    allocation_time: int = 0
+    allocation_delay: int = 0
+    resource: Quantities = {}
+    priority: str = ""
+    node_id: str = ""
+    application_id: str = ""
+    placeholder: bool = False
+    placeholder_used: bool = False
+    task_group_name: str = ""
+    preempted: bool = False
+    originator: bool = False
+    bind_time: int = 0
+    uuid: str = ""
+
+
+class ForeignDao(_Shape, kw_only=True):
+    """What somebody else holds of a node."""
+
+    allocation_key: str
+    allocation_tags: dict[str, str] = {}
+    allocation_time: int = 0
+    resource: Quantities = {}
+    priority: str = ""
+    node_id: str = ""
+    preemptable: bool = False
+
+
+class NodeHeadDao(_Shape, kw_only=True):
+    """A node, up to its allocations. ``attributes`` is always there: the web UI takes it for an object unseen."""
+
+    node_id: str = field(name="nodeID")
+    host_name: str = ""
+    rack_name: str = ""
+    attributes: dict[str, str]
+    capacity: Quantities = {}
+    allocated: Quantities = {}
+    occupied: Quantities = {}
+    available: Quantities = {}
+    utilized: Quantities = {}
+
+
+class NodeTailDao(_Shape, kw_only=True):
+    """A node, from behind its allocations."""
+
+    schedulable: bool
+    is_reserved: bool
+    reservations: list[str] = []
+
+
+class HealthCheckDao(Struct, omit_defaults=True, kw_only=True, rename="pascal"):
+    """One health check (capitals are the real core's)."""
+
+    name: str = ""
+    succeeded: bool
+    description: str = ""
+    diagnosis_message: str = ""
+
+
+class HealthDao(Struct, omit_defaults=True, kw_only=True, rename="pascal"):
+    """All health checks."""
+
+    healthy: bool
+    health_checks: list[HealthCheckDao] = []
+
+
+class PendingDao(Struct, kw_only=True, rename="camel"):
+    """A pending ask with its reason, flat (ours; nothing is left out). ``limitQueue``: whose limit it is."""
+
+    partition: str
+    application_id: str = field(name="applicationID")
+    allocation_key: str
+    queue: str
+    count: int
+    reason: str
+    resource_type: str
+    asked: int
+    used: int
+    limit: int
+    free: int
+    limit_queue: str
+    message: str
+    since: int
+
+
+class SummaryDao(Struct, kw_only=True, rename="camel"):
+    """How far an RM's work is, in counts (ours)."""
+
+    rm: str
+    life: str
+    allocated: int
+    pending: int
+    counts: dict[str, int]
+
+
+# ---- clusters and partitions -----------------------------------------------------------------------------------------
+
+
+def cluster(info: RmInfo, partition: Partition) -> ClusterDao:
+    """The cluster of one partition."""
+    return ClusterDao(
+        start_time=info.registered_ns,
+        rm_build_information=[{**info.build_info, "rmId": info.rm_id}],
+        partition=partition.name,
+        cluster_name=CLUSTER_NAME,
+    )
+
+
+def partition_info(info: RmInfo, partition: Partition) -> PartitionDao:
+    """A partition: O(its applications), at the speed of counting."""
+    states = Counter(map(attrgetter("state"), partition.apps.values()))
+    applications = {state.value: count for state, count in states.items()}
+    applications["total"] = len(partition.apps)
+    capacity = partition.types.quantities(partition.capacity)
+    used = partition.types.quantities(partition.root.allocated)
+    weights = partition.config.node_sort_weights
+    stopped = info.life == "STOPPED"
+    return PartitionDao(
+        cluster_id=info.rm_id,
+        name=partition.name,
+        capacity=CapacityDao(capacity=capacity, used_capacity=used, utilization=percent(used, capacity)),
+        node_sorting_policy=NodeSortingDao(
+            type=partition.config.node_sort_policy or "fair",
+            resource_weights={name: go.number(float(weight)) for name, weight in weights.items()},
+        ),
+        preemption_enabled=partition.config.preemption_enabled,
+        quota_preemption_enabled=partition.config.quota_preemption_enabled,
+        total_nodes=len(partition.nodes),
+        applications=applications,
+        total_containers=containers(partition),
+        state=(QueueState.STOPPED if stopped else QueueState.ACTIVE).value,
+        last_state_transition_time=info.last_decided_ns if stopped else info.registered_ns,
+    )
+
+
+def containers(partition: Partition) -> int:
+    """Allocations of applications; what others hold does not count."""
+    return partition.allocations_count - len(partition.foreign)
+
+
+# ---- queues ----------------------------------------------------------------------------------------------------------
+
+
+def queue_head(partition: Partition, queue: Queue, shown_partition: str) -> QueueHeadDao:
+    """A queue up to its children. ``shown_partition``: its partition's name, or "" (see the module's words)."""
+    quantities = partition.types.quantities
+    return QueueHeadDao(
+        queuename=queue.path,
+        status=queue.state.value,
+        partition=shown_partition,
+        pending_resource=quantities(queue.pending),
+        max_resource=_maximum(partition, queue),
+        guaranteed_resource=queue.by_name(queue.guaranteed) or {},
+        allocated_resource=quantities(queue.allocated),
+        headroom=headroom(partition, queue),
+        is_leaf=queue.leaf,
+        is_managed=queue.managed,
+        properties=queue.properties,
+        parent=queue.parent.path if queue.parent is not None else "",
+    )
+
+
+def queue_tail(partition: Partition, queue: Queue) -> QueueTailDao:
+    """A queue from behind its children."""
+    properties = queue.properties
+    preemption = properties.get("preemption.policy", "").lower()
+    delay_ns = (go.parse_duration(properties.get("preemption.delay", "")) or 0) if queue.leaf else 0
+    quota_delay_ns = (go.parse_duration(properties.get("quota.preemption.delay", "")) or 0) if queue.managed else 0
+    return QueueTailDao(
+        child_names=[child.path for child in queue.children.values()],
+        abs_used_capacity=percent(partition.types.quantities(queue.allocated), _maximum(partition, queue)),
+        max_running_apps=queue.max_applications,
+        running_apps=queue.running_applications,
+        current_priority=current_priority(queue),
+        sorting_policy="fifo" if queue.leaf and not queue.fair_apps else "fair",
+        priority_sorting=queue.priority_first,
+        preemption_enabled=preemption != "disabled",
+        is_preemption_fence=preemption == "fence",
+        preemption_delay=go.duration(delay_ns if delay_ns > 0 else _DEFAULT_PREEMPTION_DELAY_NS),
+        quota_preemption_delay=go.duration(max(quota_delay_ns, 0)),
+        is_priority_fence=_is_priority_fence(queue),
+        priority_offset=_priority_offset(queue),
+    )
+
+
+def headroom(partition: Partition, queue: Queue) -> Quantities:
+    """What the queue may still get: the least of max minus allocated on the way to root, whose max is the cluster.
+
+    A type that no max names is unlimited and left out; one that is used up is there with 0.
+    """
+    names = partition.types.names
+    least = {
+        number: value - partition.root.allocated[number] for number, value in enumerate(partition.capacity) if value
+    }
+    for level in queue.line:
+        for number, value in (level.maximum or {}).items():
+            left = value - level.allocated[number]
+            least[number] = min(least.get(number, left), left)
+    return {names[number]: saturated(value) for number, value in least.items()}
+
+
+def current_priority(queue: Queue) -> int:
+    """The highest priority that something pending has, seen from outside of the queue (core-features §2.17)."""
+    if queue.leaf:
+        highest = max((max_priority(app) for app in queue.applications.values() if app.groups), default=INT32_MIN)
+    else:
+        highest = max(map(current_priority, queue.children.values()), default=INT32_MIN)
+    if _is_priority_fence(queue):
+        return _priority_offset(queue)
+    if highest == INT32_MIN:
+        return highest
+    return min(max(highest + _priority_offset(queue), INT32_MIN), INT32_MAX)
+
+
+def _maximum(partition: Partition, queue: Queue) -> Quantities:
+    if queue.parent is None:
+        return partition.types.quantities(partition.capacity)
+    return queue.by_name(queue.maximum) or {}
+
+
+def _is_priority_fence(queue: Queue) -> bool:
+    return queue.properties.get("priority.policy", "").lower() == "fence"
+
+
+def _priority_offset(queue: Queue) -> int:
+    text = queue.properties.get("priority.offset", "").strip()
+    digits = text[1:] if text[:1] in "+-" else text
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 11:
+        return 0
+    return value if INT32_MIN <= (value := int(text)) <= INT32_MAX else 0
+
+
+# ---- applications ----------------------------------------------------------------------------------------------------
+
+
+def application_head(partition: Partition, app: Application) -> ApplicationHeadDao:
+    """An application up to its asks and allocations."""
+    return ApplicationHeadDao(
+        application_id=app.app_id,
+        used_resource=partition.types.quantities(app.allocated),
+        pending_resource=partition.types.quantities(app.pending),
+        partition=partition.name,
+        queue_name=app.queue.path,
+        submission_time=app.submitted_ns,
+        finished_time=app.finished_ns,
+    )
+
+
+def application_tail(app: Application) -> ApplicationTailDao:
+    """An application from behind its asks and allocations."""
+    return ApplicationTailDao(
+        application_state=app.state.value,
+        user=app.user,
+        groups=list(app.groups_of_user),
+        rejected_message=app.rejected_message,
+        state_log=[StateDao(time=at_ns, application_state=str(state)) for at_ns, state in app.story],
+        max_request_priority=max_priority(app),
+        start_time=app.started_ns // 1_000_000 if app.started_ns else NEVER_MS,
+        resource_history={},
+    )
+
+
+def max_priority(app: Application) -> int:
+    """The highest priority of its pending asks; the lowest int32 when it has none."""
+    return max((group.priority for group in app.groups.values() if group.asks), default=INT32_MIN)
+
+
+def is_active(app: Application) -> bool:
+    """Whether the application is in its queue still."""
+    return app.state not in APP_TERMINAL
+
+
+def is_rejected(app: Application) -> bool:
+    """Whether it was turned away."""
+    return app.state is AppState.REJECTED
+
+
+def is_completed(app: Application) -> bool:
+    """Whether it is over: completed, failed or expired."""
+    return app.state in APP_TERMINAL and app.state is not AppState.REJECTED
+
+
+# ---- asks and allocations --------------------------------------------------------------------------------------------
+
+
+def ask(wanted: Ask) -> AskDao:
+    """An ask."""
+    reason = wanted.group.reason if wanted.group is not None else None
+    found = AskDao(
+        allocation_key=wanted.key,
+        allocation_tags=wanted.tags,
+        request_time=wanted.created_ns,
+        resource=wanted.shape.quantities,
+        priority=str(wanted.priority),
+        required_node_id=wanted.tags.get(REQUIRED_NODE_TAG, ""),
+        application_id=wanted.app.app_id,
+        placeholder=wanted.placeholder,
+        task_group_name=wanted.task_group,
+        originator=wanted.originator,
+        pending_count=wanted.pending,
+    )
+    if reason is not None:
+        shown = reason_of(reason)
+        found.scheduling_attempted = True
+        found.allocation_log = [AskLogDao(message=shown.message, last_occurrence=reason.since_ns, count=1)]
+        found.pending_reason = shown
+    return found
+
+
+def reason_of(reason: Reason) -> ReasonDao:
+    """A typed reason with its figures and its sentence."""
+    return ReasonDao(
+        code=reason.code.value,
+        queue=reason.queue,
+        resource_type=reason.resource_type,
+        asked=saturated(reason.asked),
+        used=saturated(reason.used),
+        limit=saturated(reason.limit),
+        free=saturated(reason.free),
+        message=reason.sentence(),
+        since=reason.since_ns,
+    )
+
+
+def allocation(held: Allocation) -> AllocationDao:
+    """An allocation."""
+    return AllocationDao(
+        allocation_key=held.key,
+        allocation_tags=held.tags,
+        request_time=held.created_ns,
+        allocation_time=held.created_ns,
+        resource=held.shape.quantities,
+        priority=str(held.priority),
+        node_id=held.node_id,
+        application_id=held.app_id,
+        placeholder=held.placeholder,
+        task_group_name=held.task_group,
+        originator=held.originator,
+        bind_time=held.allocated_ns,
+        uuid=held.uuid,
+    )
+
+
+def foreign(held: Allocation) -> ForeignDao:
+    """A foreign allocation."""
+    return ForeignDao(
+        allocation_key=held.key,
+        allocation_tags=held.tags,
+        allocation_time=held.created_ns,
+        resource=held.shape.quantities,
+        priority=str(held.priority),
+        node_id=held.node_id,
+        preemptable=held.tags.get(FOREIGN_TAG) != "static",
+    )
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def node_head(partition: Partition, node: Node) -> NodeHeadDao:
+    """A node up to its allocations."""
+    quantities = partition.types.quantities
+    capacity, allocated = quantities(node.capacity), quantities(node.allocated)
+    return NodeHeadDao(
+        node_id=node.node_id,
+        host_name=node.attributes.get(HOST_NAME, ""),
+        rack_name=node.attributes.get(RACK_NAME, ""),
+        attributes=node.attributes,
+        capacity=capacity,
+        allocated=allocated,
+        occupied=quantities(node.occupied),
+        available=quantities(node.available),
+        utilized=percent(allocated, capacity),
+    )
+
+
+def node_tail(node: Node) -> NodeTailDao:
+    """A node from behind its allocations."""
+    return NodeTailDao(schedulable=node.schedulable, is_reserved=False)
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def percent(used: Mapping[str, int], total: Mapping[str, int]) -> Quantities:
+    """Used of total in whole percent, of the types that both name (core-features §2.4)."""
+    return {name: _share(value, total[name]) for name, value in used.items() if name in total}
+
+
+def _share(used: int, total: int) -> int:
+    if used <= 0:
+        return 0
+    if total <= 0:
+        return 100
+    return min(used * 100 // total, INT32_MAX)
+
+
+def total_containers(partitions: Iterable[Partition]) -> int:
+    """Over several partitions."""
+    return sum(map(containers, partitions))

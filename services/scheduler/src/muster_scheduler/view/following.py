@@ -1,0 +1,237 @@
+"""Follows one partition of ``si.state``: what the scheduler decided becomes the objects that REST shows.
+
+In numbered steps (:meth:`PartitionFollower.follow`): 1 nap while nobody asks, 2 read, 3 fold in slices, 4 say where it
+stands. When folding fails, or the log no longer has what comes next, everything is folded anew beside the old state,
+which goes on answering until the new one takes its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader, Record
+from muster_bus.topics import Topics
+
+from muster_scheduler.follower import RmState, StateFolder
+from muster_scheduler.view import metrics
+from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.view.turns import FoldGate, Slice
+
+log = structlog.get_logger(__name__)
+
+# The scheduler writes the RM's own object first in all that one transaction holds of an RM.
+_FIRST_OF_TRANSACTION = b"/rm/-"
+# How long the rest of a transaction may take to come, once its beginning did: it is visible already.
+_REST_OF_TRANSACTION_S = 0.05
+
+
+class PartitionFollower:
+    """One partition's state, kept up to date.
+
+    :ivar version: grows with each fold: the same version is the same state.
+    :ivar problem: why it does not follow now; "" when it does.
+    """
+
+    def __init__(
+        self, log_: Log, topics: Topics, partition: int, settings: ViewSettings, clock: Clock, gate: FoldGate
+    ) -> None:
+        self.partition = partition
+        self.version = 0
+        self.problem = ""
+        self._log, self._topic, self._settings, self._clock, self._gate = log_, topics.state, settings, clock, gate
+        self._folder: StateFolder | None = None
+        self._reader: LogReader | None = None
+        self._position = 0
+        self._end = 0
+        self._end_asked_s = 0.0
+        self._folded_at_ms = 0
+        self._kept: list[Record] = []
+        self._fresh = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._wanted_s = float("-inf")
+        self._flowing = False  # the last read brought records
+        self._broken = False  # what is in memory is not to be folded on
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    @property
+    def rms(self) -> dict[str, RmState]:
+        """The partition's RMs, by id."""
+        return self._folder.rms if self._folder is not None else {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is a state to show."""
+        return self._folder is not None
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets that are written and not folded, as far as it is known."""
+        return max(0, self._end - self._position) + len(self._kept)
+
+    def lag_s(self, now_ns: int) -> float:
+        """Age of the newest record that is folded, while there are newer ones; 0 when there are none."""
+        if not self.lag_records or not self._folded_at_ms:
+            return 0.0
+        return max(0.0, now_ns / 1e9 - self._folded_at_ms / 1e3)
+
+    def want(self) -> None:
+        """A request is there: no napping."""
+        self._wanted_s = self._clock.monotonic()
+        self._wanted.set()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all that was visible is folded, and no fold is under way."""
+        return self._fresh.is_set()
+
+    async def fresh(self) -> None:
+        """Returns between two folds, when all that was visible is folded. Callers bound the wait."""
+        await self._fresh.wait()
+
+    # ---- following -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Folds what is there. Raises what the log raises, and what cannot be read (CodecError, DecodeError)."""
+        self._folder = await self._build()
+        self.version += 1
+        self._fresh.set()
+
+    async def follow(self) -> None:
+        """Follows for ever; ends by being cancelled, or when the log is closed."""
+        wait_s = self._settings.retry_min_s
+        while True:
+            try:
+                if self._broken:
+                    await self._rebuild()
+                await self._step()
+                self.problem, wait_s = "", self._settings.retry_min_s
+            except LogClosed:
+                raise
+            except Exception as error:
+                self._failed(error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, self._settings.retry_max_s)
+
+    async def close(self) -> None:
+        """Lets the reader go."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    async def _step(self) -> None:
+        reader = self._reader
+        assert reader is not None, "start comes first"
+        # 1. nobody asks: larger steps, fewer wake-ups
+        timeout_s = self._settings.poll_s
+        if self._kept:
+            timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
+        elif self._flowing and await self._nap():
+            timeout_s = 0.0
+        # 2. what is visible by now
+        records = list(await reader.read(self._settings.read_records_max, timeout_s))
+        full = len(records) >= self._settings.read_records_max
+        self._flowing = bool(records)
+        # 3. whole transactions, as far as the records tell
+        if records or self._kept:
+            self._fresh.clear()
+            await self._gate.passed()
+            ready, kept = self._split(self._kept + records, full=full)
+            self._kept = kept
+            await self._fold(ready)
+        # 4. where it stands
+        self._position = reader.position
+        await self._look_at_end(reader, behind=full)
+        if not full:
+            self._fresh.set()
+
+    async def _nap(self) -> bool:
+        """Whether it napped: only when there was no request for a while."""
+        idle_s = self._clock.monotonic() - self._wanted_s
+        if self._settings.idle_interval_s <= 0 or idle_s < self._settings.idle_after_s:
+            return False
+        self._wanted.clear()
+        self._fresh.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.idle_interval_s):
+                await self._wanted.wait()
+        return True
+
+    def _split(self, records: list[Record], *, full: bool) -> tuple[list[Record], list[Record]]:
+        """What to fold now, and what to keep until the rest of its transaction is read."""
+        if full:
+            for index in range(len(records) - 1, 0, -1):
+                key = records[index].key
+                if key is not None and key.endswith(_FIRST_OF_TRANSACTION):
+                    return records[:index], records[index:]
+        return records, []
+
+    async def _fold(self, records: Sequence[Record]) -> None:
+        folder = self._folder
+        assert folder is not None, "start comes first"
+        started_s = self._clock.monotonic()
+        slice_ = Slice(self._clock, self._settings.fold_slice_ms / 1000)
+        for record in records:
+            folder.take(record)
+            if slice_.used_up():
+                self.version += 1
+                await slice_.rest()
+        if records:
+            self.version += 1
+            self._folded_at_ms = records[-1].timestamp_ms
+            metrics.FOLDED.labels(str(self.partition)).inc(len(records))
+            metrics.FOLD_SECONDS.labels(str(self.partition)).inc(self._clock.monotonic() - started_s)
+
+    async def _look_at_end(self, reader: LogReader, *, behind: bool) -> None:
+        now_s = self._clock.monotonic()
+        if behind or now_s - self._end_asked_s >= self._settings.poll_s:
+            self._end_asked_s = now_s
+            self._end = await reader.end_offset()
+            metrics.LAG_RECORDS.labels(str(self.partition)).set(self.lag_records)
+            metrics.LAG_SECONDS.labels(str(self.partition)).set(self.lag_s(self._clock.now_ns()))
+
+    # ---- building --------------------------------------------------------------------------------------------------
+
+    async def _build(self) -> StateFolder:
+        """A folder with all that is there; the reader stands behind it."""
+        if self._reader is None:
+            self._reader = await self._log.reader(self._topic, self.partition)
+        else:
+            self._reader.seek(await self._reader.first_offset())
+        reader, folder = self._reader, StateFolder()
+        end = await reader.end_offset()
+        while reader.position < end:
+            before = reader.position
+            for record in await reader.read(self._settings.read_records_max, self._settings.poll_s):
+                folder.take(record)
+                self._folded_at_ms = record.timestamp_ms
+            if reader.position > before:
+                await asyncio.sleep(0)
+        # Building everything takes seconds for a large cluster: beside the event loop, nobody else has this folder.
+        await asyncio.to_thread(folder.settle)
+        self._position, self._end, self._kept = reader.position, max(end, reader.position), []
+        return folder
+
+    async def _rebuild(self) -> None:
+        """Folds anew; the old state answers until the new one is there."""
+        metrics.REBUILDS.labels(str(self.partition)).inc()
+        self._folder = folder = await self._build()
+        self._broken = False
+        self.version += 1
+        log.info("view.rebuilt", partition=self.partition, rms=len(folder.rms))
+
+    def _failed(self, error: Exception) -> None:
+        metrics.FOLLOW_ERRORS.labels(str(self.partition)).inc()
+        self._fresh.clear()
+        self._broken = self._broken or not isinstance(error, LogUnavailable)
+        if isinstance(error, LogUnavailable):
+            self.problem = f"partition {self.partition}: the log does not answer: {error}"
+        elif isinstance(error, OffsetGone):
+            self.problem = f"partition {self.partition}: the log no longer has what comes next; folding anew"
+        else:
+            self.problem = f"partition {self.partition}: cannot be folded: {type(error).__name__}: {error}"
+        log.warning("view.not_following", partition=self.partition, error=type(error).__name__, detail=str(error))

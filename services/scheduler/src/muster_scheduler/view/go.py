@@ -1,0 +1,92 @@
+"""Go's ways that readers see: how ``encoding/json`` writes, how durations print, how a query is unescaped."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import unquote_plus
+
+import msgspec
+
+_ESCAPES = (
+    (b"<", b"\\u003c"),
+    (b">", b"\\u003e"),
+    (b"&", b"\\u0026"),
+    ("\u2028".encode(), b"\\u2028"),
+    ("\u2029".encode(), b"\\u2029"),
+)
+# Maps by key, structs by field; fields at their default are left out where the struct says so.
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+_UNITS_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60 * 1_000_000_000,
+    "h": 3600 * 1_000_000_000,
+}
+_DURATION = re.compile(r"[+-]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
+_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def json(value: Any) -> bytes:
+    """JSON of a struct, list, map, string or number: compact, HTML-safe, without a line feed.
+
+    Outside of strings none of the escaped characters occurs, so they are replaced in the finished text.
+    """
+    text = _encode(value)
+    for plain, escaped in _ESCAPES:
+        if plain in text:
+            text = text.replace(plain, escaped)
+    return text
+
+
+def number(value: float) -> float | int:
+    """A float as Go prints it: without a fraction when it has none."""
+    return int(value) if value.is_integer() and abs(value) < 1e21 else value
+
+
+def parse_duration(text: str) -> int | None:
+    """Nanoseconds of ``1h30m``, ``30s``, ``1.5s``, ``0``; None when it is not a duration."""
+    text = text.strip()
+    if not _DURATION.fullmatch(text):
+        return None
+    total = sum(round(float(amount) * _UNITS_NS[unit]) for amount, unit in _DURATION_PART.findall(text))
+    return -total if text.startswith("-") else total
+
+
+def duration(value_ns: int) -> str:
+    """Go's ``Duration.String``: ``30s``, ``5m0s``, ``1h0m0s``, ``1.5s``, ``20ms``, ``0s``."""
+    if value_ns < 0:
+        return f"-{duration(-value_ns)}"
+    if value_ns == 0:
+        return "0s"
+    if value_ns < 1_000_000_000:
+        for unit in ("ms", "µs", "ns"):
+            if value_ns >= _UNITS_NS[unit]:
+                return f"{_decimal(value_ns, _UNITS_NS[unit])}{unit}"
+    minutes, rest_ns = divmod(value_ns, _UNITS_NS["m"])
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{_decimal(rest_ns, _UNITS_NS['s'])}s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds
+
+
+def query_unescape(text: str) -> str | None:
+    """``url.QueryUnescape``: None where it fails."""
+    if _BAD_PERCENT.search(text):
+        return None
+    return unquote_plus(text)
+
+
+def _decimal(value: int, unit: int) -> str:
+    whole, rest = divmod(value, unit)
+    if not rest:
+        return str(whole)
+    digits = len(str(unit)) - 1
+    return f"{whole}.{rest:0{digits}d}".rstrip("0")

@@ -1,0 +1,115 @@
+"""Objects as JSON in pieces.
+
+A rendering is an iterator of byte pieces, each a fraction of a millisecond of work: together they are the body. Who
+drives it lets others run between the pieces, so an answer of any size keeps nobody waiting.
+
+What is guaranteed: while nothing is folded between the pieces, the answer is one moment's state. Where folding went on
+(an answer larger or slower than the settings allow), the list of objects is that of the beginning, each object's own
+figures are of one moment, and what is gone by its turn is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+from muster_scheduler.core.objects import Application, Node, Queue
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.view import dao, go
+
+Pieces = Iterator[bytes]
+T = TypeVar("T")
+
+# Objects of the small kinds in one piece: about 0.3 ms.
+_PER_PIECE = 100
+# Objects of the kinds that have lists of others, when these lists are short.
+_SMALL = 50
+
+
+def body(value: Any) -> Pieces:
+    """One small value."""
+    yield go.json(value)
+    yield b"\n"
+
+
+def listing(objects: Iterable[T], pieces_of: Callable[[T], Pieces]) -> Pieces:
+    """A list of objects that are rendered in pieces, with the final line feed."""
+    yield b"["
+    separator = b""
+    for each in objects:
+        if getattr(each, "gone", False):
+            continue
+        # One object mostly is a few small pieces: they go as one.
+        yield separator
+        yield from pieces_of(each)
+        separator = b","
+    yield b"]\n"
+
+
+def line(pieces: Pieces) -> Pieces:
+    """An object's pieces, with the final line feed."""
+    yield from pieces
+    yield b"\n"
+
+
+def small(objects: Iterable[T], make: Callable[[T], Any]) -> Pieces:
+    """Objects that are small, comma-separated, without brackets."""
+    iterator = iter(objects)
+    first = True
+    while batch := [make(each) for each in islice(iterator, _PER_PIECE)]:
+        text = go.json(batch)[1:-1]
+        yield text if first else b"," + text
+        first = False
+
+
+def node(partition: Partition, shown: Node) -> Pieces:
+    """A node with all that is on it."""
+    allocations, foreign = list(shown.allocations.values()), list(shown.foreign.values())
+    head, tail = go.json(dao.node_head(partition, shown)), go.json(dao.node_tail(shown))
+    lists = (("allocations", allocations, dao.allocation), ("foreignAllocations", foreign, dao.foreign))
+    return _with_lists(head, lists, tail)
+
+
+def application(partition: Partition, shown: Application) -> Pieces:
+    """An application with its asks and allocations."""
+    asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
+    head, tail = go.json(dao.application_head(partition, shown)), go.json(dao.application_tail(shown))
+    lists = (("requests", asks, dao.ask), ("allocations", allocations, dao.allocation))
+    return _with_lists(head, lists, tail)
+
+
+def queue(partition: Partition, shown: Queue, *, tree: bool, shown_partition: str = "") -> Pieces:
+    """A queue; with ``tree`` all queues below it, too."""
+    children = list(shown.children.values()) if tree else []
+    head = go.json(dao.queue_head(partition, shown, shown_partition))
+    tail = go.json(dao.queue_tail(partition, shown))
+    if not children:
+        yield b"%b,%b" % (head[:-1], tail[1:])
+        return
+    separator = head[:-1] + b',"children":['
+    for child in children:
+        if child.gone:
+            continue
+        yield separator
+        yield from queue(partition, child, tree=True)
+        separator = b","
+    # Nothing written: all children went while others were rendered.
+    yield b"%b,%b" % (b"]" if separator == b"," else head[:-1], tail[1:])
+
+
+def _with_lists(head: bytes, lists: Iterable[tuple[str, list[Any], Callable[[Any], Any]]], tail: bytes) -> Pieces:
+    filled = [(name, objects, make) for name, objects, make in lists if objects]
+    if sum(len(objects) for _, objects, _ in filled) <= _SMALL:
+        parts = [head[:-1]]
+        for name, objects, make in filled:
+            parts.append(b',"%b":' % name.encode())
+            parts.append(go.json([make(each) for each in objects]))
+        yield b"%b,%b" % (b"".join(parts), tail[1:])
+        return
+    yield head[:-1]
+    for name, objects, make in filled:
+        yield b',"%b":[' % name.encode()
+        yield from small(objects, make)
+        yield b"]"
+    yield b"," + tail[1:]

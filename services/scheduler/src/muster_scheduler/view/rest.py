@@ -1,0 +1,494 @@
+"""REST: ``/ws/v1/*`` as YuniKorn's core answers it (core-features §2.19), over what the followers have folded.
+
+Bodies, statuses and headers are the real core's. What Muster adds is in headers, in parameters and in fields that are
+named in the README. ``?rm=`` names the resource manager; needed only where several are registered.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import parse_qsl, quote
+
+import structlog
+from muster_bus.clock import Clock
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import Receive, Scope, Send
+
+from muster_scheduler.core.acl import QUEUE_NAME
+from muster_scheduler.core.objects import Application, Queue
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.follower import RmState
+from muster_scheduler.view import dao, explain, go, metrics, render
+from muster_scheduler.view.errors import RequestRefused
+from muster_scheduler.view.render import Pieces
+from muster_scheduler.view.routes import Routes
+from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.view.turns import FoldGate, Slice
+
+log = structlog.get_logger(__name__)
+
+_JSON = "application/json; charset=UTF-8"
+_HEADERS = {
+    "Content-Type": _JSON,
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "GET, OPTIONS",
+    "Access-Control-Allow-Headers": "X-Requested-With,Content-Type,Accept,Origin",
+}
+_ALLOW = {"Allow": "GET, OPTIONS"}
+_TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+# The core compresses from this size on.
+_GZIP_FROM_BYTES = 1400
+# Pieces are gathered to about this much before they are compressed or sent: half a millisecond of compressing.
+_CHUNK_BYTES = 32 * 1024
+_GZIP_LEVEL = 1  # JSON of this kind shrinks to a tenth already; more takes the scheduler's time
+_GZIP_WBITS = 31
+
+_ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
+# The rest of a message that names what came in is cut here.
+_SHOWN_CHARACTERS = 200
+
+
+class Snapshot(Protocol):
+    """What REST needs of the service."""
+
+    def states(self) -> Mapping[str, RmState]:
+        """The RMs, by id; sorted."""
+        ...
+
+    def lag_records(self, rm_id: str | None) -> int:
+        """Of an RM's partition; None: of all."""
+        ...
+
+    def version(self) -> int:
+        """The same number: the same state."""
+        ...
+
+    async def fresh(self) -> None:
+        """Returns between two folds (bounded)."""
+        ...
+
+    async def health(self, rm_id: str | None) -> dao.HealthDao | None:
+        """Health checks; None: there is nothing to look at yet."""
+        ...
+
+    async def problems(self) -> list[str]:
+        """What does not work, one sentence each."""
+        ...
+
+
+@dataclass(slots=True)
+class Call:
+    """One request.
+
+    :ivar path: its parameters from the path.
+    :ivar query: its parameters from the query; of a name the first counts, as in Go.
+    """
+
+    path: dict[str, str]
+    query: dict[str, str]
+    rm_id: str | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """What goes back: a status, headers, and the body's pieces."""
+
+    pieces: Pieces
+    status: int = 200
+    headers: Mapping[str, str] | None = None
+
+
+Endpoint = Callable[[Call], Awaitable[Answer]]
+
+
+class ViewRest:
+    """The endpoints, as one ASGI application."""
+
+    def __init__(self, source: Snapshot, settings: ViewSettings, clock: Clock, gate: FoldGate) -> None:
+        self._source, self._settings, self._clock, self._gate = source, settings, clock, gate
+        partition = "/ws/v1/partition/{partition}"
+        self._routes: Routes[Endpoint] = Routes(
+            [
+                ("/ws/v1/clusters", self._clusters),
+                ("/ws/v1/partitions", self._partitions),
+                (f"{partition}/queues", self._queues),
+                (f"{partition}/queue/{{queue}}", self._queue),
+                (f"{partition}/queue/{{queue}}/applications", self._queue_applications),
+                (f"{partition}/queue/{{queue}}/applications/{{state}}", self._queue_applications_in),
+                (f"{partition}/queue/{{queue}}/application/{{application}}", self._queue_application),
+                (f"{partition}/applications/{{state}}", self._applications),
+                (f"{partition}/application/{{application}}", self._application),
+                (f"{partition}/nodes", self._nodes),
+                (f"{partition}/node/{{node}}", self._node),
+                ("/ws/v1/scheduler/healthcheck", self._healthcheck),
+                ("/ws/v1/explain/pending", self._explain_pending),
+                ("/ws/v1/explain/summary", self._explain_summary),
+                ("/ws/v1/metrics", self._metrics),
+                ("/metrics", self._metrics),
+                ("/health", self._health),
+            ]
+        )
+
+    # ---- one request -----------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        started_s = self._clock.monotonic()
+        match = self._routes.find(path)
+        if match is None:
+            await _send(send, *self._unknown(scope, path))
+            return
+        if scope["method"] != "GET":
+            await _send(send, *_other_method(scope["method"]))
+            return
+        call = Call(match.parameters, _query(scope))
+        status = 500
+        try:
+            status = await self._answer(match.endpoint, call, scope, send, match.pattern, started_s)
+        finally:
+            metrics.REQUESTS.labels(match.pattern, str(status)).inc()
+
+    async def _answer(
+        self, endpoint: Endpoint, call: Call, scope: Scope, send: Send, pattern: str, started_s: float
+    ) -> int:
+        # 1. what is visible is folded
+        await self._source.fresh()
+        # 2. what is asked, 3. rendered, as far as it is held in memory
+        try:
+            answer = await endpoint(call)
+            version = self._source.version()
+            chunks, complete = await self._render(answer.pieces)
+        except RequestRefused as refused:
+            answer, version = _refusal(refused), self._source.version()
+            chunks, complete = list(answer.pieces), True
+        except Exception:
+            log.exception("view.request_failed", route=pattern)
+            failed = RequestRefused(500, "the view failed on this request; its log says why")
+            answer, version = _refusal(failed), self._source.version()
+            chunks, complete = list(answer.pieces), True
+        metrics.RENDER_SECONDS.labels(pattern).observe(self._clock.monotonic() - started_s)
+        # 4. sent
+        headers = dict(answer.headers if answer.headers is not None else _HEADERS)
+        headers["X-Muster-Lag-Records"] = str(self._source.lag_records(call.rm_id))
+        headers["X-Muster-Consistency"] = "snapshot" if complete and version == self._source.version() else "object"
+        headers["Vary"] = "Accept-Encoding"
+        size = sum(map(len, chunks))
+        gzip = _accepts_gzip(scope) and (size >= _GZIP_FROM_BYTES or not complete)
+        if complete and not gzip:
+            await _send(send, answer.status, headers, b"".join(chunks))
+        elif complete:
+            headers["Content-Encoding"] = "gzip"
+            await _send(send, answer.status, headers, await self._compress(chunks))
+        else:
+            size += await self._stream(send, answer, headers, chunks, gzip=gzip)
+        metrics.ANSWER_BYTES.labels(pattern).inc(size)
+        return answer.status
+
+    async def _render(self, pieces: Pieces) -> tuple[list[bytes], bool]:
+        """The first chunks, and whether they are all. Folding waits meanwhile, within its limit."""
+        limit = self._settings.snapshot_bytes_max
+        chunks: list[bytes] = []
+        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
+        gathered = _gather(pieces, slice_.used_up)
+        size = 0
+        with self._gate.hold():
+            for chunk in gathered:
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    return chunks, False
+                if slice_.used_up():
+                    await slice_.rest()
+        return chunks, True
+
+    async def _compress(self, chunks: list[bytes]) -> bytes:
+        compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
+        compressed = []
+        for chunk in chunks:
+            compressed.append(compress.compress(chunk))
+            if slice_.used_up():
+                await slice_.rest()
+        compressed.append(compress.flush())
+        return b"".join(compressed)
+
+    async def _stream(
+        self, send: Send, answer: Answer, headers: dict[str, str], chunks: list[bytes], *, gzip: bool
+    ) -> int:
+        """Sends what is rendered, then the rest as it is rendered; gives the size of the rest."""
+        compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS) if gzip else None
+        if gzip:
+            headers["Content-Encoding"] = "gzip"
+        await send({"type": "http.response.start", "status": answer.status, "headers": _raw(headers)})
+        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
+        size = 0
+
+        async def part(chunk: bytes, *, more: bool = True) -> None:
+            if compress is not None:
+                chunk = compress.compress(chunk) + (b"" if more else compress.flush())
+            if chunk or not more:
+                await send({"type": "http.response.body", "body": chunk, "more_body": more})
+            if slice_.used_up():
+                await slice_.rest()
+
+        for chunk in chunks:
+            await part(chunk)
+        chunks.clear()
+        for chunk in _gather(answer.pieces, slice_.used_up):
+            size += len(chunk)
+            await part(chunk)
+        await part(b"", more=False)
+        return size
+
+    def _unknown(self, scope: Scope, path: str) -> tuple[int, Mapping[str, str], bytes]:
+        """The core's router: nearly right paths are sent to the right one; the rest is unknown."""
+        right = self._routes.canonical(path) if scope["method"] == "GET" else None
+        if right is None:
+            return 404, _TEXT, b"404 page not found\n"
+        query = scope.get("query_string", b"").decode("latin-1")
+        target = quote(right, safe="/:@!$&'()*+,;=~-._") + (f"?{query}" if query else "")
+        link = target.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
+        headers = {"Location": target, "Content-Type": "text/html; charset=utf-8"}
+        return 301, headers, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode()
+
+    # ---- whose -----------------------------------------------------------------------------------------------------
+
+    def _rm(self, call: Call) -> RmState | None:
+        """The RM that the request names, or the only one; None: there is none at all. Raises RequestRefused."""
+        states = self._source.states()
+        named = call.query.get("rm", "")
+        if named:
+            state = states.get(named)
+            if state is None:
+                raise RequestRefused(404, f"Resource manager not found: {_shown(named)}")
+        elif len(states) > 1:
+            raise RequestRefused(400, f'Several resource managers are registered, name one with "rm": {_names(states)}')
+        else:
+            state = next(iter(states.values()), None)
+        if state is not None:
+            call.rm_id = state.info.rm_id
+        return state
+
+    def _partition(self, call: Call) -> Partition:
+        state = self._rm(call)
+        partition = state.core.partitions.get(call.path["partition"]) if state is not None else None
+        if partition is None:
+            raise RequestRefused(404, "Partition not found")
+        return partition
+
+    def _leaf(self, call: Call) -> tuple[Partition, Queue]:
+        """The queue that the path names. Its name is unescaped once more than the path, as in the real core."""
+        name = go.query_unescape(call.path["queue"])
+        if name is None:
+            raise RequestRefused(400, f"Queue name {_shown(call.path['queue'])} is not escaped as a query is")
+        for part in name.split("."):
+            if not QUEUE_NAME.fullmatch(part):
+                raise RequestRefused(
+                    400,
+                    f"Invalid queue name {_shown(name)}: each part between dots takes 1 to 64 of letters, digits and "
+                    "_ : # / @ -",
+                )
+        partition = self._partition(call)
+        queue = partition.queues.get(name.lower())
+        if queue is None:
+            raise RequestRefused(404, "Queue not found")
+        return partition, queue
+
+    # ---- endpoints -------------------------------------------------------------------------------------------------
+
+    async def _clusters(self, call: Call) -> Answer:
+        state = self._rm(call)
+        partitions = state.core.partitions.values() if state is not None else ()
+        return Answer(render.body([dao.cluster(state.info, each) for each in partitions] if state else []))
+
+    async def _partitions(self, call: Call) -> Answer:
+        state = self._rm(call)
+        partitions = state.core.partitions.values() if state is not None else ()
+        return Answer(render.body([dao.partition_info(state.info, each) for each in partitions] if state else []))
+
+    async def _queues(self, call: Call) -> Answer:
+        partition = self._partition(call)
+        tree = render.queue(partition, partition.root, tree=True, shown_partition=partition.name)
+        return Answer(render.line(tree))
+
+    async def _queue(self, call: Call) -> Answer:
+        partition, queue = self._leaf(call)
+        return Answer(render.line(render.queue(partition, queue, tree="subtree" in call.query)))
+
+    async def _queue_applications(self, call: Call) -> Answer:
+        partition, queue = self._leaf(call)
+        return _applications(partition, list(queue.applications.values()))
+
+    async def _queue_applications_in(self, call: Call) -> Answer:
+        partition, queue = self._leaf(call)
+        if call.path["state"].lower() != "active":
+            raise RequestRefused(400, f"Application state {_shown(call.path['state'])} is not known: expected active")
+        wanted = _status(call)
+        return _applications(partition, [app for app in queue.applications.values() if wanted(app)])
+
+    async def _applications(self, call: Call) -> Answer:
+        partition = self._partition(call)
+        match call.path["state"].lower():
+            case "active":
+                status = _status(call)
+                found = [app for app in partition.apps.values() if dao.is_active(app) and status(app)]
+            case "completed":
+                found = [app for app in partition.apps.values() if dao.is_completed(app)]
+            case "rejected":
+                found = [app for app in partition.apps.values() if dao.is_rejected(app)]
+            case _:
+                raise RequestRefused(
+                    400,
+                    f"Application state {_shown(call.path['state'])} is not known: "
+                    "expected active, completed or rejected",
+                )
+        return _applications(partition, found)
+
+    async def _queue_application(self, call: Call) -> Answer:
+        partition, queue = self._leaf(call)
+        return _application(partition, queue.applications.get(call.path["application"]))
+
+    async def _application(self, call: Call) -> Answer:
+        partition = self._partition(call)
+        return _application(partition, partition.live_application(call.path["application"]))
+
+    async def _nodes(self, call: Call) -> Answer:
+        partition = self._partition(call)
+        nodes = list(partition.nodes.values())
+        return Answer(render.listing(nodes, lambda node: render.node(partition, node)))
+
+    async def _node(self, call: Call) -> Answer:
+        partition = self._partition(call)
+        node = partition.nodes.get(call.path["node"])
+        if node is None:
+            raise RequestRefused(404, "Node not found")
+        return Answer(render.line(render.node(partition, node)))
+
+    async def _healthcheck(self, call: Call) -> Answer:
+        # A probe names no RM: without one it is asked of all.
+        state = self._rm(call) if call.query.get("rm") else None
+        health = await self._source.health(state.info.rm_id if state is not None else None)
+        if health is None:
+            raise RequestRefused(404, "Health check is not available")
+        return Answer(render.body(health))
+
+    async def _explain_pending(self, call: Call) -> Answer:
+        return Answer(explain.pending(self._known(call)))
+
+    async def _explain_summary(self, call: Call) -> Answer:
+        return Answer(render.body(explain.summary(self._known(call))))
+
+    def _known(self, call: Call) -> RmState:
+        state = self._rm(call)
+        if state is None:
+            raise RequestRefused(404, "No resource manager is registered")
+        return state
+
+    async def _metrics(self, _call: Call) -> Answer:
+        return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _health(self, _call: Call) -> Answer:
+        problems = await self._source.problems()
+        body = {"healthy": not problems, "problems": problems}
+        return Answer(render.body(body), 503 if problems else 200)
+
+
+# ---- parts of answers ------------------------------------------------------------------------------------------------
+
+
+def _applications(partition: Partition, found: list[Application]) -> Answer:
+    return Answer(render.listing(found, lambda app: render.application(partition, app)))
+
+
+def _application(partition: Partition, app: Application | None) -> Answer:
+    if app is None:
+        raise RequestRefused(404, "Application not found")
+    return Answer(render.line(render.application(partition, app)))
+
+
+def _status(call: Call) -> Callable[[Application], bool]:
+    wanted = call.query.get("status", "").lower()
+    if not wanted:
+        return lambda _: True
+    if wanted not in _ACTIVE_STATES:
+        raise RequestRefused(
+            400,
+            f"Application status {_shown(wanted)} is not known: expected one of {', '.join(sorted(_ACTIVE_STATES))}",
+        )
+    return lambda app: app.state.value.lower() == wanted
+
+
+def _refusal(refused: RequestRefused) -> Answer:
+    error = dao.ErrorDao(refused.status, refused.message, refused.message)
+    return Answer(render.body(error), refused.status)
+
+
+def _other_method(method: str) -> tuple[int, Mapping[str, str], bytes]:
+    if method == "OPTIONS":
+        return 200, _ALLOW, b""
+    return 405, {**_ALLOW, **_TEXT}, b"Method Not Allowed\n"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
+
+
+def _names(states: Mapping[str, RmState]) -> str:
+    return ", ".join(states)
+
+
+# ---- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+def _gather(pieces: Pieces, used_up: Callable[[], bool]) -> Iterator[bytes]:
+    """Pieces as chunks: of a useful size, or what there is when others must get a turn."""
+    gathered: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += len(piece)
+        if size >= _CHUNK_BYTES or used_up():
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True):
+        query.setdefault(name, value)
+    return query
+
+
+def _accepts_gzip(scope: Scope) -> bool:
+    for name, value in scope["headers"]:
+        if name == b"accept-encoding":
+            for coding in value.decode("latin-1").split(","):
+                what, _, quality = coding.partition(";")
+                if what.strip().lower() in ("gzip", "*"):
+                    return quality.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def _send(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    raw = _raw({**headers, "Content-Length": str(len(body))})
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def cooperate(steps: Iterator[None], clock: Clock, slice_s: float) -> None:
+    """Exhausts steps of work, with turns for others in between."""
+    slice_ = Slice(clock, slice_s)
+    for _ in steps:
+        if slice_.used_up():
+            await slice_.rest()

@@ -1,0 +1,65 @@
+"""Which path is which endpoint, as the real core's router sees it (core-features §2.19).
+
+Exact paths only. Of a GET, a path that differs in letter case, doubled slashes or a slash at the end is sent to the
+right one; everything else unknown is 404, another method 405.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+E = TypeVar("E")
+
+
+class Match(NamedTuple, Generic[E]):
+    """A path's endpoint.
+
+    :ivar pattern: for metrics.
+    :ivar parameters: the path's, by name, decoded once.
+    """
+
+    pattern: str
+    endpoint: E
+    parameters: dict[str, str]
+
+
+class Routes(Generic[E]):
+    """Patterns such as ``/ws/v1/partition/{partition}/nodes``; a parameter takes one non-empty part."""
+
+    def __init__(self, routes: Iterable[tuple[str, E]]) -> None:
+        self._by_length: dict[int, list[tuple[tuple[str, ...], str, E]]] = {}
+        for pattern, endpoint in routes:
+            parts = tuple(pattern.split("/")[1:])
+            self._by_length.setdefault(len(parts), []).append((parts, pattern, endpoint))
+
+    def find(self, path: str) -> Match[E] | None:
+        """The endpoint of a decoded path; None: there is none under exactly this path."""
+        given = path.split("/")[1:]
+        for parts, pattern, endpoint in self._by_length.get(len(given), ()):
+            parameters = _take(parts, given)
+            if parameters is not None:
+                return Match(pattern, endpoint, parameters)
+        return None
+
+    def canonical(self, path: str) -> str | None:
+        """The right path of one that is nearly right; None: it is not near any."""
+        given = [part for part in path.split("/") if part]
+        for parts, _, _ in self._by_length.get(len(given), ()):
+            right = [mine if fixed[:1] == "{" else fixed for mine, fixed in zip(given, parts, strict=True)]
+            if all(a.lower() == b.lower() for a, b in zip(right, given, strict=True)):
+                found = "/" + "/".join(right)
+                return found if found != path else None
+        return None
+
+
+def _take(parts: tuple[str, ...], given: list[str]) -> dict[str, str] | None:
+    parameters: dict[str, str] = {}
+    for part, text in zip(parts, given, strict=True):
+        if part[:1] == "{":
+            if not text:
+                return None
+            parameters[part[1:-1]] = text
+        elif part != text:
+            return None
+    return parameters

@@ -1,0 +1,59 @@
+"""The view's settings."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class ViewSettings(BaseModel):
+    """What can be set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    http_address: str = Field(
+        "127.0.0.1:9081", description='where REST listens, host:port; port 0: any free; "": do not listen'
+    )
+
+    # Following the log. In `muster up` the scheduler shares the event loop: short slices, few wake-ups.
+    read_records_max: int = Field(1_000, ge=1, description="records per read of the log")
+    poll_s: float = Field(1.0, gt=0, description="longest wait of one read, and time between looks at the log's end")
+    fold_slice_ms: float = Field(2.0, gt=0, description="time for which folding keeps the event loop in one go")
+    idle_after_s: float = Field(2.0, ge=0, description="without a request for so long, folding goes into larger steps")
+    idle_interval_s: float = Field(0.1, ge=0, description="time between folds then; a request ends the wait at once")
+
+    # Answers.
+    fresh_wait_s: float = Field(
+        0.05, ge=0, description="longest wait of a request for the records that are visible when it comes"
+    )
+    render_slice_ms: float = Field(5.0, gt=0, description="time for which rendering keeps the event loop in one go")
+    snapshot_hold_s: float = Field(
+        0.5, ge=0, description="longest time for which folding waits for an answer that takes several slices"
+    )
+    snapshot_bytes_max: int = Field(
+        32 << 20, ge=1 << 16, description="an answer larger than this is sent while it is rendered, record by record"
+    )
+
+    # Health.
+    health_interval_s: float = Field(5.0, ge=0, description="age at which the health checks are made again")
+    lag_records_max: int = Field(50_000, ge=0, description="behind by more records than this is not healthy")
+    lag_s_max: float = Field(30.0, ge=0, description="behind by more time than this is not healthy")
+
+    # Failure and stop.
+    retry_min_s: float = Field(0.2, gt=0, description="first wait after the log failed; doubled each time")
+    retry_max_s: float = Field(30.0, gt=0, description="longest such wait")
+    stop_timeout_s: float = Field(5.0, gt=0, description="at stop: time for answers that are under way")
+
+    @field_validator("http_address")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and parse_address(value) is None:
+            raise ValueError(f"http_address {value!r}: expected host:port with a port from 0 to 65535")
+        return value
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """``host:port`` (IPv6 in brackets) as a pair; None when it is not one."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SCHEMA_VERSION, SqliteLog
@@ -257,7 +257,7 @@ def _stored_bytes(settings: LogSettings) -> int:
         connection.close()
 
 
-_KEYS = st.integers(0, 6)
+_KEYS = st.integers(0, 3)
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.lists(st.tuples(_KEYS, st.booleans()), min_size=1, max_size=12)),
@@ -270,6 +270,21 @@ _STEPS = st.lists(
 )
 
 
+@example(  # a tombstone may go only after what it superseded
+    steps=[("write", [(0, False), (0, True)]), ("age", 1500), ("write", [(1, False)]), ("maintain", None)]
+)
+@example(  # the same over two passes
+    steps=[
+        ("write", [(0, False), (1, False)]),
+        ("write", [(0, True)]),
+        ("write", [(1, False)]),
+        ("maintain", None),
+        ("age", 1500),
+        ("write", [(2, False)]),
+        ("maintain", None),
+        ("reopen", None),
+    ]
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=_STEPS)
 def test_compaction_keeps_the_newest_of_each_key(steps: list[tuple[str, object]]) -> None:
@@ -323,6 +338,44 @@ async def _check_fold(log: SqliteLog, topics: Topics, written: list[tuple[int, b
     assert {key: value for key, value in folded.items() if value is not None} == alive
     reader = await log.reader(topics.state, 0)
     assert await reader.end_offset() == len(written)
+
+
+async def test_a_compaction_that_is_cut_short_by_closing_is_not_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _settings(tmp_path, sqlite_compaction_min_records=1)
+    topics = settings.topics()
+    log = await _open(settings)
+    writer = await log.writer("test")
+    for number in range(5):
+        await writer.append(OutRecord(topics.state, 0, b"k", b"%d" % number))
+
+    def cut(*_: object) -> list[blocks.Block]:
+        log._stop_maintenance.set()
+        return []
+
+    with monkeypatch.context() as short:
+        short.setattr(log, "_iterate", cut)
+        await log.maintain()
+    assert log.partition(topics.state, 0).cleaned_to == 0
+    await log.close()
+    log = await _open(settings)
+    await log.maintain()
+    assert log.partition(topics.state, 0).cleaned_to == 4
+    assert [record.value for record in await read_all(log, topics.state)] == [b"3", b"4"]  # never the newest block
+    await log.close()
+
+
+async def test_a_read_from_the_file_gives_nothing_that_is_not_published_yet(tmp_path: Path) -> None:
+    """The file is ahead of the event loop between a commit and its publication."""
+    settings = _settings(tmp_path)
+    log = await _open(settings)
+    owner = await log.take_over("group", settings.topics().requests, 0)
+    await owner.commit([OutRecord(settings.topics().events, 0, b"k", b"%d" % number) for number in range(10)], 1)
+    place = log.partition(settings.topics().events, 0)
+    assert [record.offset for record in log._read_blocks(place, 0, 4, 100)] == [0, 1, 2, 3]
+    assert [record.offset for record in log._read_blocks(place, 2, 7, 100)] == [2, 3, 4, 5, 6]
+    await log.close()
 
 
 # ---- small parts --------------------------------------------------------------------------------------------------

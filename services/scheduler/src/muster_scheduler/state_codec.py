@@ -9,7 +9,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Node, Queue
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, Waitlist
 from muster_scheduler.core.outcome import Primary
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode
@@ -26,8 +26,8 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
             return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key)
         case Ask():
             return state_key(rm_id, ASK, partition, what.app.app_id, what.key)
-        case AskGroup():
-            return state_key(rm_id, WHY, partition, what.app.app_id, what.name)
+        case Waitlist():
+            return state_key(rm_id, WHY, partition, what.leaf.path, what.shape.name)
         case Application():
             return state_key(rm_id, APP, partition, what.app_id)
         case Node():
@@ -43,8 +43,8 @@ def encode(partition: str, what: Primary) -> bytes:
             return _allocation(partition, what)
         case Ask():
             return _ask(partition, what)
-        case AskGroup():
-            return _reason(partition, what)
+        case Waitlist():
+            return _waitlist(partition, what)
         case Application():
             return _application(partition, what)
         case Node():
@@ -127,7 +127,7 @@ def _allocation(partition: str, what: Allocation) -> bytes:
         foreign=what.foreign,
         previous_generation=what.previous_generation,
         ordinal=what.ordinal,
-    ).SerializeToString()
+    ).SerializeToString(deterministic=True)
 
 
 def _ask(partition: str, what: Ask) -> bytes:
@@ -136,18 +136,19 @@ def _ask(partition: str, what: Ask) -> bytes:
         pending=what.pending,
         allocated=what.allocated,
         previous_generation=what.previous_generation,
-    ).SerializeToString()
+    ).SerializeToString(deterministic=True)
 
 
-def _reason(partition: str, what: AskGroup) -> bytes:
-    reason = what.reason
-    assert reason is not None, f"{what} is published without a reason"
+def _waitlist(partition: str, what: Waitlist) -> bytes:
+    assert what.reason is not None, f"{what} is published without a reason"
+    recorded = _reason(what.reason)
+    recorded.partition, recorded.leaf = partition, what.leaf.path
+    recorded.resource.CopyFrom(_shape(what.shape))
+    return recorded.SerializeToString(deterministic=True)
+
+
+def _reason(reason: Reason) -> pb.ReasonObject:
     return pb.ReasonObject(
-        partition=partition,
-        application_id=what.app.app_id,
-        group=what.name,
-        resource=_shape(what.shape),
-        priority=what.priority,
         code=reason.code,
         queue=reason.queue,
         resource_type=reason.resource_type,
@@ -157,7 +158,7 @@ def _reason(partition: str, what: AskGroup) -> bytes:
         free=saturated(reason.free),
         message=reason.sentence(),
         since_ns=reason.since_ns,
-    ).SerializeToString()
+    )
 
 
 def _application(partition: str, what: Application) -> bytes:
@@ -180,7 +181,8 @@ def _application(partition: str, what: Application) -> bytes:
         gang_style=what.gang_style,
         rejected_message=what.rejected_message,
         deadline_ns=what.deadline_ns,
-    ).SerializeToString()
+        waiting=None if what.reason is None else _reason(what.reason),
+    ).SerializeToString(deterministic=True)
 
 
 def _node(partition: str, what: Node) -> bytes:
@@ -195,7 +197,7 @@ def _node(partition: str, what: Node) -> bytes:
         schedulable=what.schedulable,
         submission=what.submission,
         created_ns=what.created_ns,
-    ).SerializeToString()
+    ).SerializeToString(deterministic=True)
 
 
 def _queue(partition: str, what: Queue) -> bytes:
@@ -211,7 +213,7 @@ def _queue(partition: str, what: Queue) -> bytes:
         max_applications=what.max_applications,
         has_guaranteed=what.guaranteed is not None,
         has_max=what.maximum is not None,
-    ).SerializeToString()
+    ).SerializeToString(deterministic=True)
 
 
 # ---- back ----------------------------------------------------------------------------------------------------------
@@ -270,7 +272,11 @@ def _fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
 
 
 def _fold_reason(partition: Partition, recorded: pb.ReasonObject) -> None:
-    reason = Reason(
+    fold.fold_reason(partition, recorded.leaf, dict(recorded.resource.values), _reason_of(recorded))
+
+
+def _reason_of(recorded: pb.ReasonObject) -> Reason:
+    return Reason(
         ReasonCode(recorded.code),
         recorded.queue,
         recorded.resource_type,
@@ -280,7 +286,6 @@ def _fold_reason(partition: Partition, recorded: pb.ReasonObject) -> None:
         recorded.free,
         recorded.since_ns,
     )
-    fold.fold_reason(partition, recorded.application_id, dict(recorded.resource.values), recorded.priority, reason)
 
 
 def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> None:
@@ -305,6 +310,7 @@ def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> N
             asked,
             recorded.gang_style,
             recorded.rejected_message,
+            _reason_of(recorded.waiting) if recorded.HasField("waiting") else None,
         ),
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.objects import Application, AskGroup, Node, Queue
+from muster_scheduler.core.objects import Application, AskGroup, Node, Queue, Waitlist
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape
@@ -41,6 +41,7 @@ class FoldedApplication:
     placeholder_ask: dict[str, int] | None = None
     gang_style: str = ""
     rejected_message: str = ""
+    waiting: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,9 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
         if app is not None:
             drop_application(partition, folded.app_id)
         queue = partition.queues.get(folded.queue)
+        if queue is None and folded.state in APP_TERMINAL:
+            # Its dynamic queue is gone; the finished application still says where it was.
+            queue = Queue(partition.types, folded.queue, None, leaf=True, managed=False)
         if queue is None:
             queue = fold_queue(partition, FoldedQueue(folded.queue, leaf=True, managed=False, state=QueueState.ACTIVE))
         app = Application(partition.types, folded.app_id, queue, folded.submission, folded.submitted_ns)
@@ -146,7 +150,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     app.state = folded.state
     app.story = folded.story
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
-    app.rejected_message = folded.rejected_message
+    app.rejected_message, app.reason = folded.rejected_message, folded.waiting
     if app.state in APP_TERMINAL:
         app.queue.applications.pop(app.app_id, None)
     if folded.deadline_ns != app.deadline_ns:
@@ -200,8 +204,8 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
     group, ask.group = ask.group, None
     if group is not None:
         group.asks -= 1
-        if not group.asks and group.reason is None:
-            app.groups.pop((group.shape, group.priority), None)
+        if not group.asks:
+            del app.groups[group.shape, group.priority]
 
 
 def fold_allocation(
@@ -237,27 +241,25 @@ def drop_allocation(partition: Partition, app_id: str, unique_key: str) -> None:
         partition.unhold(old)
 
 
-def fold_reason(
-    partition: Partition, app_id: str, quantities: Mapping[str, int], priority: int, reason: Reason | None
-) -> None:
-    """Takes a recorded reason, or (None) its tombstone."""
-    app = partition.apps.get(app_id)
-    if app is None:
+def fold_reason(partition: Partition, leaf: str, quantities: Mapping[str, int], reason: Reason) -> None:
+    """Takes a recorded reason of asks of one shape in a leaf."""
+    queue = partition.queues.get(leaf)
+    if queue is None:
         return
-    group = _group(app, partition.types.shape(quantities), priority)
-    group.reason = reason
-    group.gone = reason is None
-    group.published = reason is not None
-    if reason is None and not group.asks:
-        app.groups.pop((group.shape, group.priority), None)
+    shape = partition.types.shape(quantities)
+    waitlist = queue.waitlists.get(shape)
+    if waitlist is None:
+        queue.waitlists[shape] = waitlist = Waitlist(queue, shape)
+    waitlist.reason = reason
+    waitlist.published = True
 
 
-def drop_reason(partition: Partition, app_id: str, group_name: str) -> None:
-    """Takes a reason's tombstone, which knows the group by name only."""
-    app = partition.apps.get(app_id)
-    for group in list(app.groups.values()) if app is not None else ():
-        if group.name == group_name:
-            fold_reason(partition, app_id, group.shape.quantities, group.priority, None)
+def drop_reason(partition: Partition, leaf: str, shape_name: str) -> None:
+    """Takes a reason's tombstone, which knows the shape by name only."""
+    queue = partition.queues.get(leaf)
+    for shape in list(queue.waitlists) if queue is not None else ():
+        if queue is not None and shape.name == shape_name:
+            del queue.waitlists[shape]
 
 
 def _group(app: Application, shape: Shape, priority: int) -> AskGroup:

@@ -17,7 +17,7 @@ from muster_scheduler.core.states import AppState, QueueState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from muster_scheduler.core.reasons import Reason, ReasonCode
+    from muster_scheduler.core.reasons import Reason
 
 
 class Queue:
@@ -31,6 +31,9 @@ class Queue:
     :ivar fair_max: by type number, the nearest max on the path from here up, else the cluster's capacity.
     :ivar ready: of a parent: (key, child) of the children with something to try, best first.
     :ivar ready_apps: of a leaf: the applications with something to try, best first.
+    :ivar blocked: the lists that this queue's max holds back.
+    :ivar waitlists: of a leaf: by shape, who waits there.
+    :ivar waiting_apps: applications that its maximum of running ones holds back, in order.
     :ivar ready_key: under which the parent's ``ready`` holds this queue; None: it does not.
     """
 
@@ -62,7 +65,8 @@ class Queue:
         self.ready: list[tuple[Any, ...]] = []
         self.ready_apps: Any = SortedList()
         self.ready_key: tuple[Any, ...] | None = None
-        self.blocked: dict[Shape, Waitlist] = {}
+        self.blocked: Place = {}
+        self.waitlists: dict[Shape, Waitlist] = {}
         self.waiting_apps: Any = SortedList()
         self.gone = False
         self.published = False
@@ -214,15 +218,14 @@ class Allocation:
 class AskGroup:
     """The asks of one application that are alike in all that decides where they may go: shape and priority.
 
-    They share one fate: when one does not fit, none does. So a group is tried, parked and woken as one, and what
-    it waits for is looked at once, however many asks it holds.
+    They share one fate: when one does not fit, none does. So a group is tried, parked and woken as one.
 
     :ivar heap: (created_ns, submission, ask), oldest first; asks that are gone are skipped.
     :ivar ready_key: under which the application's ``ready`` holds it; None: it does not.
-    :ivar parked: the waitlist that holds it, and under which key; None: it is ready, or empty.
+    :ivar parked_key: under which its waitlist holds it; None: it is ready, or empty.
     """
 
-    __slots__ = ("app", "asks", "gone", "heap", "parked", "priority", "published", "ready_key", "reason", "shape")
+    __slots__ = ("app", "asks", "heap", "parked_key", "priority", "ready_key", "shape")
 
     def __init__(self, app: Application, shape: Shape, priority: int) -> None:
         self.app = app
@@ -231,15 +234,15 @@ class AskGroup:
         self.heap: list[tuple[int, int, Ask]] = []
         self.asks = 0
         self.ready_key: tuple[Any, ...] | None = None
-        self.parked: tuple[Waitlist, tuple[Any, ...]] | None = None
-        self.reason: Reason | None = None
-        self.gone = True
-        self.published = False
+        self.parked_key: tuple[Any, ...] | None = None
 
     @property
-    def name(self) -> str:
-        """Readable, stable over restarts, unique within the application."""
-        return f"{self.shape.name};priority={self.priority}"
+    def reason(self) -> Reason | None:
+        """Why its asks are pending; None: the scheduler has not come to them yet."""
+        if self.app.reason is not None:
+            return self.app.reason
+        waitlist = self.app.queue.waitlists.get(self.shape)
+        return waitlist.reason if waitlist is not None else None
 
     def head(self) -> Ask | None:
         """The oldest ask with something pending."""
@@ -258,40 +261,62 @@ class AskGroup:
         self.asks += 1
 
     def __repr__(self) -> str:
-        return f"AskGroup({self.app.app_id}, {self.name})"
+        return f"AskGroup({self.app.app_id}, {self.shape.name}, priority={self.priority})"
 
 
 class Waitlist:
-    """Groups of one shape that wait for the same thing, by leaf and in the order in which the leaf would try them.
+    """The groups of one shape in one leaf that wait, in the order in which the leaf would try them, and why.
 
-    :ivar code: of the reason that was last found for one of them.
+    Same shape and same leaf: what stops the first of them stops all. So the list as a whole is registered at the one
+    thing that it waits for, and only its first group is tried when that gained. While that group is tried the list is
+    *in flight*: registered nowhere; success wakes the next group, a "no" registers the list where it was said.
+
+    :ivar place: where it is registered (a queue's ``blocked``, the partition's ``no_node``); None: in flight.
+    :ivar reason: the last "no" that one of them got.
     """
 
-    __slots__ = ("by_leaf", "code", "shape")
+    __slots__ = ("gone", "groups", "leaf", "place", "published", "reason", "shape")
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, leaf: Queue, shape: Shape) -> None:
+        self.leaf = leaf
         self.shape = shape
-        self.code: ReasonCode | None = None
-        self.by_leaf: dict[Queue, Any] = {}
+        self.groups: Any = SortedList()
+        self.place: Place | None = None
+        self.reason: Reason | None = None
+        self.gone = False
+        self.published = False
 
-    def add(self, group: AskGroup, key: tuple[Any, ...]) -> None:
-        """Parks the group under the key."""
-        leaf = group.app.queue
-        waiting = self.by_leaf.get(leaf)
-        if waiting is None:
-            waiting = self.by_leaf[leaf] = SortedList()
-        waiting.add((*key, group))
-        group.parked = (self, key)
+    def register(self, place: Place | None) -> None:
+        """Moves the list to another place; None: in flight."""
+        old = self.place
+        if old is place:
+            return
+        if old is not None:
+            lists = old[self.shape]
+            del lists[self]
+            if not lists:
+                del old[self.shape]
+        if place is not None:
+            place.setdefault(self.shape, {})[self] = None
+        self.place = place
 
-    def remove(self, group: AskGroup) -> None:
-        """Takes the group out."""
-        assert group.parked is not None
-        leaf = group.app.queue
-        waiting = self.by_leaf[leaf]
-        waiting.remove((*group.parked[1], group))
-        group.parked = None
-        if not waiting:
-            del self.by_leaf[leaf]
+    def park(self, group: AskGroup, key: tuple[Any, ...]) -> None:
+        """Takes a group in."""
+        self.groups.add((*key, group))
+        group.parked_key = key
+
+    def unpark(self, group: AskGroup) -> None:
+        """Takes a group out."""
+        assert group.parked_key is not None, f"{group} is not parked"
+        self.groups.remove((*group.parked_key, group))
+        group.parked_key = None
+
+    def __repr__(self) -> str:
+        return f"Waitlist({self.leaf.path}, {self.shape.name})"
+
+
+# What lists wait for, by shape. (Dictionaries for their order, which a set does not have.)
+Place = dict[Shape, dict[Waitlist, None]]
 
 
 class Application:
@@ -300,6 +325,8 @@ class Application:
     :ivar story: (time, state), oldest first.
     :ivar order_ns: its place in FIFO: the earlier of its submission and its oldest ask.
     :ivar counted: whether it counts as running against the maxima of applications.
+    :ivar waiting_at: the queue that runs as many applications as it may; ``waiting_key``: its place there.
+    :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
     """
 
     def __init__(self, types: Types, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
@@ -330,6 +357,8 @@ class Application:
         self.ready_key: tuple[Any, ...] | None = None
         self.counted = False
         self.waiting_at: Queue | None = None
+        self.waiting_key: tuple[int, int] = (0, 0)
+        self.reason: Reason | None = None
         self.gone = False
         self.published = False
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster_scheduler.core.commands import Termination
-from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Node, Queue
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, Waitlist
 from muster_scheduler.core.resources import Shape
 
 Quantities = Shape | dict[str, int] | None
@@ -152,7 +152,7 @@ Fact = (
     | AcceptedNode
     | RejectedNode
 )
-Primary = Node | Queue | Application | Ask | Allocation | AskGroup
+Primary = Node | Queue | Application | Ask | Allocation | Waitlist
 
 
 class Outcome:

@@ -7,8 +7,8 @@ again only when that very thing gained (``_wake``):
 * at the nodes, when no node has room (woken by a node that gained room for this shape);
 * at a queue's maximum of running applications (woken when one stops running).
 
-Of the groups that wait for one thing only the first of each leaf is woken; each success wakes the next
-(``_wake_next``). So a release in front of 100,000 waiting asks costs as many looks as it makes allocations.
+Of the groups of one shape in one leaf only the first is woken; each success wakes the next (``_wake_next``). So a
+release in front of 100,000 waiting asks costs as many looks as it makes allocations.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from muster_scheduler.core.objects import (
     AskGroup,
     Figures,
     Node,
+    Place,
     Queue,
     Waitlist,
 )
@@ -65,8 +66,6 @@ _APP_DETAILS = {
     AppState.RESUMING: Detail.APP_RESUMING,
     AppState.EXPIRED: Detail.APP_EXPIRED,
 }
-# Two ways to say that there is no room now; which of them it is moves with every allocation.
-_NO_ROOM = frozenset({ReasonCode.NO_NODE_HAS_ROOM, ReasonCode.FREE_RESOURCES_SCATTERED})
 # How long a dynamic queue stays when its last application is gone (the real core's cleaner runs every 10 s).
 DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000
 
@@ -92,7 +91,10 @@ class Partition:
         self.queues: dict[str, Queue] = {}
         self.foreign: dict[str, Allocation] = {}
         self.capacity = self.types.vector()
-        self.no_node: dict[Shape, Waitlist] = {}
+        self.no_node: Place = {}
+        self._in_flight: dict[Waitlist, None] = {}
+        self._woken_apps: dict[Application, None] = {}
+        self._queues_with_waiting_apps: dict[Queue, None] = {}
         self.deciding = True
         # Shapes that found no node since a node last gained anything: they need not look again. Never iterated.
         self._found_no_node: set[Shape] = set()
@@ -376,10 +378,12 @@ class Partition:
 
     def _count(self, app: Application, step: int) -> None:
         app.counted = step > 0
+        if app.counted and app.waiting_at is not None:  # an allocation that the RM reported made it run
+            self._stop_waiting(app)
+            self._refresh_app(app)
         for queue in app.queue.ancestry:
             queue.running_applications += step
-            if step < 0:
-                self._wake_app(queue)
+            self._wake_app(queue)
 
     def _leave_queue(self, app: Application, out: Outcome, now_ns: int) -> None:
         queue = app.queue
@@ -454,7 +458,12 @@ class Partition:
         if ask.created_ns < app.order_ns:
             app.order_ns = ask.created_ns
             self._rekey_parked(app)
-        if group.parked is None:
+        if group.parked_key is not None:
+            return
+        waitlist = app.queue.waitlists.get(ask.shape)
+        if waitlist is not None and waitlist.place is not None and group.ready_key is None:
+            waitlist.park(group, self._wait_key(group))  # what holds the others of its shape holds it too
+        else:
             self._make_ready(group)
 
     def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: Detail | None) -> None:
@@ -468,7 +477,7 @@ class Partition:
                 Event(EventType.APP, Change.REMOVE, detail, app.app_id, ask.key, ask.shape, now_ns=now_ns)
             )
         self._drop_ask(ask, out)
-        self._refresh_ready(app)
+        self._refresh_app(app)
 
     def _drop_ask(self, ask: Ask, out: Outcome) -> None:
         """The ask has nothing pending any more: out of its group and its application."""
@@ -482,14 +491,18 @@ class Partition:
         ask.group = None
         group.asks -= 1
         if group.asks:
+            if group.ready_key is not None:
+                self._place_ready(group)
             return
-        if group.parked is not None:
-            self._unpark(group)
+        del app.groups[group.shape, group.priority]
+        if group.parked_key is not None:
+            waitlist = app.queue.waitlists[group.shape]
+            waitlist.unpark(group)
+            if not waitlist.groups and waitlist.place is not None:
+                self._forget_list(waitlist, out)
         else:
             self._unready(group)
             self._wake_next(app.queue, group.shape)
-        app.groups.pop((group.shape, group.priority), None)
-        self._set_reason(group, None, out)
 
     def add_pending(self, app: Application, items: tuple[tuple[int, int], ...], count: int) -> None:
         """Adds ``count`` times the items to what is pending, from the application up to root."""
@@ -666,6 +679,8 @@ class Partition:
             # 6. The allocation, on all books.
             self._allocate(ask, group, node, out, now_ns)
             made += 1
+        # 7. Whoever was woken and waits no more is off the lists.
+        self._land(out)
         return made
 
     def _find_node(self, shape: Shape) -> Node | None:
@@ -727,7 +742,7 @@ class Partition:
             out.touch(ask, self.name)
         else:
             self._drop_ask(ask, out)
-        self._refresh_ready(app)
+        self._refresh_app(app)
         self._refresh(queue)
         self._wake_next(queue, shape)
 
@@ -761,7 +776,7 @@ class Partition:
         if not self.index.count:
             return Reason(ReasonCode.NO_NODES)
         figures = self._figures
-        if figures.version != self.index.version:
+        if figures.version != self.index.version or len(figures.largest_free) < len(self.types.names):
             nodes = list(self.index)
             figures = self._figures = Figures(
                 self.index.version,
@@ -780,18 +795,6 @@ class Partition:
                 short = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", names[number], value, limit=largest, free=max(free, 0))
         return short or Reason(ReasonCode.FREE_RESOURCES_SCATTERED)
 
-    def _set_reason(self, group: AskGroup, reason: Reason | None, out: Outcome, now_ns: int = 0) -> None:
-        old = group.reason
-        if reason is None:
-            group.reason = None
-            if not group.gone:
-                group.gone = True
-                out.touch(group, self.name)
-        elif not reason.same_as(old) or group.gone:
-            group.reason = replace(reason, since_ns=now_ns)
-            group.gone = False
-            out.touch(group, self.name)
-
     # ---- ready, parked, woken --------------------------------------------------------------------------------------
 
     def activate(self) -> None:
@@ -802,21 +805,25 @@ class Partition:
                 self.index.add(node, self._score(node))
         for app in self.apps.values():
             for group in app.groups.values():
-                if group.parked is None and group.ready_key is None and group.asks:
+                if group.parked_key is None and group.ready_key is None and group.asks:
                     self._make_ready(group)
+        for queue in self.queues.values():
+            self._in_flight.update(dict.fromkeys(queue.waitlists.values()))
 
     def _make_ready(self, group: AskGroup) -> None:
+        self._place_ready(group)
+        self._refresh_app(group.app)
+
+    def _place_ready(self, group: AskGroup) -> None:
+        """Puts the group among its application's ready ones, where its oldest ask belongs."""
         head = group.head()
         assert head is not None, f"{group} has nothing to try"
         key = (-group.priority, head.created_ns, head.submission)
         if group.ready_key == key:
             return
-        app = group.app
-        if group.ready_key is not None:
-            self._unready(group)
+        self._unready(group)
         group.ready_key = key
-        insort(app.ready, (*key, group))
-        self._refresh_app(app)
+        insort(group.app.ready, (*key, group))
 
     def _unready(self, group: AskGroup) -> None:
         if group.ready_key is None:
@@ -826,19 +833,6 @@ class Partition:
         assert ready[place][-1] is group, f"{group} is not where its key says"
         del ready[place]
         group.ready_key = None
-
-    def _refresh_ready(self, app: Application) -> None:
-        """After asks of the application changed: its first group's place, and its own."""
-        if app.ready:
-            group: AskGroup = app.ready[0][-1]
-            head = group.head()
-            if head is not None and len(app.ready) > 1:
-                key = (-group.priority, head.created_ns, head.submission)
-                if key != group.ready_key:
-                    self._unready(group)
-                    group.ready_key = key
-                    insort(app.ready, (*key, group))
-        self._refresh_app(app)
 
     def _app_key(self, app: Application) -> tuple[Any, ...]:
         queue = app.queue
@@ -904,7 +898,7 @@ class Partition:
     def _queue_key(self, queue: Queue) -> tuple[Any, ...]:
         if queue.leaf:
             top = queue.ready_apps[0]
-            priority = top[0] if queue.priority_first else queue.ready_apps[0][-1].ready[0][0]
+            priority = top[0] if queue.priority_first else top[-2]
         else:
             priority = min(entry[0] if queue.priority_first else entry[-2] for entry in queue.ready[:1])
         share = self._share(queue)
@@ -935,26 +929,30 @@ class Partition:
             if queue.ready_key is not None:
                 self._set_ready(queue, self._queue_key(queue))
 
-    def _park(self, group: AskGroup, place: dict[Shape, Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:
-        """The group waits: out of the ready ones, on the waitlist of its shape, with its reason."""
+    def _park(self, group: AskGroup, place: Place, reason: Reason, out: Outcome, now_ns: int) -> None:
+        """The group waits: out of the ready ones, on the list of its shape, which is registered at ``place``."""
         app = group.app
-        waitlist = place.get(group.shape)
+        leaf = app.queue
+        waitlist = leaf.waitlists.get(group.shape)
         if waitlist is None:
-            place[group.shape] = waitlist = Waitlist(group.shape)
+            leaf.waitlists[group.shape] = waitlist = Waitlist(leaf, group.shape)
         self._unready(group)
-        waitlist.add(group, self._wait_key(group))
-        self._set_reason(group, reason, out, now_ns)
-        if waitlist.code is not reason.code:
-            # Those behind it wait for the same: nodes came or went altogether, or their largest changed.
-            waitlist.code, old = reason.code, waitlist.code
-            if old is not None and not {old, reason.code} <= _NO_ROOM:
-                for waiting in waitlist.by_leaf.values():
-                    for entry in waiting:
-                        self._set_reason(entry[-1], reason, out, now_ns)
+        waitlist.park(group, self._wait_key(group))
+        waitlist.register(place)
+        if not reason.same_as(waitlist.reason):
+            waitlist.reason = replace(reason, since_ns=now_ns)
+            out.touch(waitlist, self.name)
         self._refresh_app(app)
         if not app.counted:
-            for queue in app.queue.ancestry:
+            for queue in leaf.ancestry:
                 self._wake_app(queue)
+
+    def _forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
+        """Nobody waits on the list any more."""
+        waitlist.register(None)
+        del waitlist.leaf.waitlists[waitlist.shape]
+        waitlist.gone = True
+        out.touch(waitlist, self.name)
 
     def _wait_key(self, group: AskGroup) -> tuple[Any, ...]:
         app = group.app
@@ -963,17 +961,12 @@ class Partition:
         share = self._app_share(app) if app.queue.fair_apps else ()
         return (-group.priority, share, app.order_ns, app.submission, head.submission)
 
-    def _unpark(self, group: AskGroup) -> None:
-        assert group.parked is not None
-        group.parked[0].remove(group)
-
     def _rekey_parked(self, app: Application) -> None:
         for group in app.groups.values():
-            if group.parked is not None:
-                waitlist = group.parked[0]
-                waitlist.remove(group)
-                if group.head() is not None:
-                    waitlist.add(group, self._wait_key(group))
+            if group.parked_key is not None and group.head() is not None:
+                waitlist = app.queue.waitlists[group.shape]
+                waitlist.unpark(group)
+                waitlist.park(group, self._wait_key(group))
 
     def _node_took(self, node: Node, items: Iterable[tuple[int, int]]) -> None:
         subtract(node.available, items)
@@ -987,44 +980,52 @@ class Partition:
     def _wake(self) -> None:
         for queue in self._gained_queues:
             used, limit = queue.allocated, queue.limit
-            for shape, waitlist in list(queue.blocked.items()):
-                if not waitlist.by_leaf:
-                    del queue.blocked[shape]
-                elif all(used[number] + value <= limit[number] for number, value in shape.items):
-                    self._wake_heads(waitlist)
+            for shape, lists in list(queue.blocked.items()):
+                if all(used[number] + value <= limit[number] for number, value in shape.items):
+                    self._wake_lists(lists)
         self._gained_queues.clear()
+        for queue in list(self._queues_with_waiting_apps):
+            if queue.waiting_apps:
+                self._wake_app(queue)
+            else:
+                del self._queues_with_waiting_apps[queue]
         if self._gained_nodes:
-            for shape, waitlist in list(self.no_node.items()):
-                if not waitlist.by_leaf:
-                    del self.no_node[shape]
-                elif any(
-                    node.index_key is not None and fits(shape.items, node.available) for node in self._gained_nodes
-                ):
-                    self._wake_heads(waitlist)
+            for shape, lists in list(self.no_node.items()):
+                if any(node.index_key is not None and fits(shape.items, node.available) for node in self._gained_nodes):
+                    self._wake_lists(lists)
             self._gained_nodes.clear()
 
-    def _wake_heads(self, waitlist: Waitlist) -> None:
-        for waiting in list(waitlist.by_leaf.values()):
-            group: AskGroup = waiting[0][-1]
-            self._unpark(group)
-            self._make_ready(group)
+    def _wake_lists(self, lists: dict[Waitlist, None]) -> None:
+        for waitlist in list(lists):
+            waitlist.register(None)
+            self._in_flight[waitlist] = None
+            self._wake_first(waitlist)
 
     def _wake_next(self, leaf: Queue, shape: Shape) -> None:
         """A group of this shape in this leaf went its way: the next one that waits may follow."""
-        waitlist = self.no_node.get(shape)
-        if waitlist is not None:
-            self._wake_first(waitlist, leaf)
-        for queue in leaf.line:
-            waitlist = queue.blocked.get(shape)
-            if waitlist is not None:
-                self._wake_first(waitlist, leaf)
+        waitlist = leaf.waitlists.get(shape)
+        if waitlist is not None and waitlist.place is None:
+            self._wake_first(waitlist)
 
-    def _wake_first(self, waitlist: Waitlist, leaf: Queue) -> None:
-        waiting = waitlist.by_leaf.get(leaf)
-        if waiting:
-            group: AskGroup = waiting[0][-1]
-            self._unpark(group)
+    def _wake_first(self, waitlist: Waitlist) -> None:
+        while waitlist.groups:
+            group: AskGroup = waitlist.groups[0][-1]
+            waitlist.unpark(group)
             self._make_ready(group)
+            if group.app.waiting_at is None:
+                return  # else it will not be tried before its application may run: the turn goes to the next
+
+    def _land(self, out: Outcome) -> None:
+        """After a cycle: lists that are still in flight and empty have nobody left who waits."""
+        for waitlist in self._in_flight:
+            if waitlist.place is None and not waitlist.groups and not waitlist.gone:
+                self._forget_list(waitlist, out)
+        self._in_flight.clear()
+        for app in self._woken_apps:
+            if app.waiting_at is None and app.reason is not None:
+                app.reason = None
+                out.touch(app, self.name)
+        self._woken_apps.clear()
 
     def _wait_to_run(self, app: Application, queue: Queue, out: Outcome, now_ns: int) -> None:
         reason = Reason(
@@ -1033,28 +1034,27 @@ class Partition:
             used=queue.running_applications,
             limit=queue.max_applications,
         )
-        for entry in app.ready:
-            self._set_reason(entry[-1], reason, out, now_ns)
+        if not reason.same_as(app.reason):
+            app.reason = replace(reason, since_ns=now_ns)
+            out.touch(app, self.name)
         app.waiting_at = queue
-        queue.waiting_apps.add((app.order_ns, app.submission, app))
-        shapes = [entry[-1].shape for entry in app.ready]
+        app.waiting_key = (app.order_ns, app.submission)
+        queue.waiting_apps.add((*app.waiting_key, app))
+        self._queues_with_waiting_apps[queue] = None
         self._refresh_app(app)
-        for shape in shapes:
-            self._wake_next(app.queue, shape)
+        for entry in app.ready:  # its groups may have been the woken ones of their lists
+            self._wake_next(app.queue, entry[-1].shape)
 
     def _stop_waiting(self, app: Application) -> None:
         assert app.waiting_at is not None
-        waiting = app.waiting_at.waiting_apps
-        for entry in waiting:
-            if entry[-1] is app:
-                waiting.remove(entry)
-                break
+        app.waiting_at.waiting_apps.remove((*app.waiting_key, app))
         app.waiting_at = None
+        self._woken_apps[app] = None
 
     def _wake_app(self, queue: Queue) -> None:
         if queue.waiting_apps and queue.running_applications < queue.max_applications:
-            app: Application = queue.waiting_apps.pop(0)[-1]
-            app.waiting_at = None
+            app: Application = queue.waiting_apps[0][-1]
+            self._stop_waiting(app)
             self._refresh_app(app)
 
     # ---- asks and allocations from items ---------------------------------------------------------------------------

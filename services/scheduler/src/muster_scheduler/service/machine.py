@@ -269,10 +269,11 @@ def _published(core: SchedulerCore) -> list[tuple[str, Primary]]:
         for app in partition.apps.values():
             found.extend((name, allocation) for allocation in app.allocations.values())
             found.extend((name, ask) for ask in app.asks.values())
-            found.extend((name, group) for group in app.groups.values())
             found.append((name, app))
         found.extend((name, node) for node in partition.nodes.values())
-        found.extend((name, queue) for queue in reversed(queues))
+        for queue in reversed(queues):
+            found.extend((name, waitlist) for waitlist in queue.waitlists.values())
+            found.append((name, queue))
     return [(name, what) for name, what in found if what.published]
 
 

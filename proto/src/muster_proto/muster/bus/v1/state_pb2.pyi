@@ -12,7 +12,7 @@ Key of the record: <rmID>/<kind>/<id>, with '/' and '%' in rmID and in each part
   app    <partition>/<applicationID>          ApplicationObject
   ask    <partition>/<appID>/<key>            AskObject          (while something of it is pending)
   alloc  <partition>/<appID>/<key>[#n]        AllocationObject   (#n: the n-th of an ask with repeats)
-  why    <partition>/<appID>/<group>          ReasonObject       (why these asks of the application are pending)
+  why    <partition>/<leaf>/<shape>           ReasonObject       (why asks of this shape in this leaf are pending)
 
 Sums (usage of nodes, queues, applications, users) are not here: who folds computes them.
 """
@@ -381,6 +381,7 @@ class ApplicationObject(_message.Message):
     GANG_STYLE_FIELD_NUMBER: _builtins.int
     REJECTED_MESSAGE_FIELD_NUMBER: _builtins.int
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     application_id: _builtins.str
     queue: _builtins.str
@@ -407,6 +408,10 @@ class ApplicationObject(_message.Message):
     def state_log(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApplicationObject.StateLogEntry]: ...
     @_builtins.property
     def placeholder_ask(self) -> Global___Quantities: ...
+    @_builtins.property
+    def waiting(self) -> Global___ReasonObject:
+        """set while the application as a whole may not run (a queue's max of applications)"""
+
     def __init__(
         self,
         *,
@@ -428,10 +433,11 @@ class ApplicationObject(_message.Message):
         gang_style: _builtins.str = ...,
         rejected_message: _builtins.str = ...,
         deadline_ns: _builtins.int = ...,
+        waiting: Global___ReasonObject | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["placeholder_ask", b"placeholder_ask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,11 +602,12 @@ Global___AllocationObject: _TypeAlias = AllocationObject  # noqa: Y015
 
 @_typing.final
 class ReasonObject(_message.Message):
+    """Why asks of one shape in one leaf queue are pending: they share one fate, so they share one reason."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITION_FIELD_NUMBER: _builtins.int
-    APPLICATION_ID_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
+    LEAF_FIELD_NUMBER: _builtins.int
     RESOURCE_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
@@ -611,11 +618,9 @@ class ReasonObject(_message.Message):
     FREE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     SINCE_NS_FIELD_NUMBER: _builtins.int
-    PRIORITY_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
-    application_id: _builtins.str
-    group: _builtins.str
-    """the group's name within its application"""
+    leaf: _builtins.str
+    """path of the queue that they are in"""
     code: _builtins.str
     """see muster_scheduler.core.reasons.ReasonCode"""
     queue: _builtins.str
@@ -630,18 +635,15 @@ class ReasonObject(_message.Message):
     message: _builtins.str
     """one sentence for people"""
     since_ns: _builtins.int
-    priority: _builtins.int
-    """of each ask of the group"""
     @_builtins.property
     def resource(self) -> Global___Quantities:
-        """of each ask of the group"""
+        """of each of the asks"""
 
     def __init__(
         self,
         *,
         partition: _builtins.str = ...,
-        application_id: _builtins.str = ...,
-        group: _builtins.str = ...,
+        leaf: _builtins.str = ...,
         resource: Global___Quantities | None = ...,
         code: _builtins.str = ...,
         queue: _builtins.str = ...,
@@ -652,11 +654,10 @@ class ReasonObject(_message.Message):
         free: _builtins.int = ...,
         message: _builtins.str = ...,
         since_ns: _builtins.int = ...,
-        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "asked", b"asked", "code", b"code", "free", b"free", "group", b"group", "limit", b"limit", "message", b"message", "partition", b"partition", "priority", b"priority", "queue", b"queue", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "code", b"code", "free", b"free", "leaf", b"leaf", "limit", b"limit", "message", b"message", "partition", b"partition", "queue", b"queue", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

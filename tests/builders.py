@@ -1,0 +1,161 @@
+"""Builders of cores and commands for tests: a cluster in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster_scheduler.core import invariants
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    Command,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
+from muster_scheduler.core.outcome import NewAllocation, Outcome
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.queue_yaml import load_queue_config
+
+SECOND_NS = 1_000_000_000
+
+
+class Cluster:
+    """A core with a clock in the hand: each call applies, cycles to the end, and checks all invariants.
+
+    :ivar outcomes: everything that came out, in order.
+    """
+
+    def __init__(self, queues: str, *, nodesort: str = "fair") -> None:
+        text = f"partitions: [{{name: default, nodesortpolicy: {{type: {nodesort}}}, queues: [{queues}]}}]"
+        config, problems = load_queue_config(text)
+        assert config is not None, problems
+        self.now_ns = 1_000 * SECOND_NS
+        self.core = SchedulerCore(config)
+        self.outcomes: list[Outcome] = [self.core.start(self.now_ns)]
+
+    @property
+    def partition(self) -> Partition:
+        return self.core.partitions["default"]
+
+    def do(self, *commands: Command, budget: int = 1 << 30) -> Outcome:
+        """Applies the commands and cycles; gives their one outcome."""
+        out = Outcome()
+        for command in commands:
+            self.core.apply(command, self.now_ns, out)
+        self.core.cycle(self.now_ns, budget, out)
+        self.outcomes.append(out)
+        invariants.check(self.core, exhausted=self.core.exhausted)
+        return out
+
+    def wait(self, seconds: float) -> Outcome:
+        """Lets time pass."""
+        self.now_ns += round(seconds * SECOND_NS)
+        return self.do()
+
+    # ---- shorthands ------------------------------------------------------------------------------------------------
+
+    def node(self, node_id: str, **capacity: int) -> Outcome:
+        return self.do(nodes(NodeAction.CREATE, {node_id: capacity}))
+
+    def app(self, app_id: str, queue: str, *, user: str = "alice", **tags: str) -> Outcome:
+        return self.do(UpdateApplications((AppItem(app_id, queue, "default", user, tags=tags),)))
+
+    def ask(self, app_id: str, key: str, *, priority: int = 0, wanted: int = 1, **quantities: int) -> Outcome:
+        return self.do(UpdateAllocations([ask(app_id, key, priority=priority, wanted=wanted, **quantities)]))
+
+    def release(self, app_id: str, key: str = "", termination: Termination = Termination.STOPPED_BY_RM) -> Outcome:
+        return self.do(UpdateAllocations((), [ReleaseItem("default", app_id, key, termination)]))
+
+    def application(self, app_id: str) -> Application:
+        return self.partition.apps[app_id]
+
+    def queue(self, path: str) -> Queue:
+        return self.partition.queues[path]
+
+    def the_node(self, node_id: str) -> Node:
+        return self.partition.nodes[node_id]
+
+    def placed(self, app_id: str) -> dict[str, str]:
+        """Allocation key → node of an application."""
+        return {key: held.node_id for key, held in self.application(app_id).allocations.items()}
+
+    def pending(self, app_id: str) -> dict[str, str]:
+        """Ask key → reason code of an application."""
+        found: dict[str, str] = {}
+        for key, waiting in self.application(app_id).asks.items():
+            assert waiting.group is not None
+            assert waiting.group.reason is not None, f"{key} is pending without a reason"
+            found[key] = waiting.group.reason.code.value
+        return found
+
+    def reason(self, app_id: str, key: str) -> object:
+        group = self.application(app_id).asks[key].group
+        assert group is not None
+        return group.reason
+
+
+def ask(app_id: str, key: str, *, priority: int = 0, wanted: int = 1, **quantities: int) -> AskItem:
+    return AskItem(key, app_id, "default", dict(quantities), wanted, priority)
+
+
+def nodes(action: NodeAction, capacities: Mapping[str, Mapping[str, int] | None]) -> UpdateNodes:
+    return UpdateNodes(
+        tuple(
+            NodeItem(node_id, action, capacity=None if capacity is None else dict(capacity))
+            for node_id, capacity in capacities.items()
+        )
+    )
+
+
+def allocations(out: Outcome) -> list[tuple[str, str, str]]:
+    """(application, key, node) of each new allocation, in order."""
+    return [
+        (fact.allocation.app_id, fact.allocation.key, fact.allocation.node_id)
+        for fact in out.facts
+        if isinstance(fact, NewAllocation)
+    ]
+
+
+def snapshot(core: SchedulerCore) -> dict[str, object]:
+    """All that matters of a core, as comparable plain data."""
+    return {
+        name: {
+            "nodes": {
+                n.node_id: (list(n.capacity), list(n.allocated), list(n.occupied), n.schedulable)
+                for n in part.nodes.values()
+            },
+            "queues": {
+                q.path: (list(q.allocated), list(q.pending), q.running_applications, q.state, q.leaf, q.managed)
+                for q in part.queues.values()
+            },
+            "apps": {
+                a.app_id: (
+                    a.queue.path,
+                    a.state,
+                    tuple(a.story),
+                    a.deadline_ns,
+                    {k: _ask(v) for k, v in a.asks.items()},
+                    {k: _allocation(v) for k, v in a.allocations.items()},
+                )
+                for a in part.apps.values()
+            },
+            "foreign": {k: _allocation(v) for k, v in part.foreign.items()},
+            "types": part.types.names,
+        }
+        for name, part in core.partitions.items()
+    }
+
+
+def _ask(what: Ask) -> tuple[object, ...]:
+    return (what.shape.name, what.pending, what.allocated, what.priority, what.submission, what.created_ns)
+
+
+def _allocation(what: Allocation) -> tuple[object, ...]:
+    return (what.shape.name, what.node_id, what.ordinal, what.uuid, what.submission, what.allocated_ns)

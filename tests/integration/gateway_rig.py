@@ -50,8 +50,11 @@ async def eventually(condition: Callable[[], Any], what: str, patience_s: float 
 class FakeScheduler:
     """Answers like a scheduler without thinking: everything asked for is allocated, everything else accepted.
 
-    A registration whose config has the word "bad" in it is refused. ``mute`` keeps it from answering.
+    A registration whose config has the word "bad" in it is refused. ``mute`` keeps it from answering. Each accepted
+    registration takes a number, but its answer carries it only if ``numbered_registrations``: both are legal.
     """
+
+    numbered_registrations = False
 
     def __init__(self, log: Log, topics: Topics, clock: Clock | None = None) -> None:
         self._log, self._topics, self._clock = log, topics, clock or SystemClock()
@@ -136,7 +139,8 @@ class FakeScheduler:
             return [self._response(rm_id, envelope_pb2.ResponseEnvelope(rm_id=rm_id, registration=result))]
         self.sequences[rm_id] += 1
         self.registrations[rm_id] += 1
-        answer = envelope_pb2.ResponseEnvelope(rm_id=rm_id, sequence=self.sequences[rm_id], registration=result)
+        number = self.sequences[rm_id] if self.numbered_registrations else 0
+        answer = envelope_pb2.ResponseEnvelope(rm_id=rm_id, sequence=number, registration=result)
         known = state_pb2.RmObject(
             rm_id=rm_id, state=envelope_pb2.RmLifecycle.RUNNING, registrations=self.registrations[rm_id]
         )

@@ -177,16 +177,27 @@ async def test_responses_deleted_before_they_were_sent_are_a_loss(world: Rig) ->
     gateway = await world.gateway()
     channel = await world.registered(gateway)
     partition = world.topics.partition_of("rm")
-    await world.scheduler.emit("rm", [ALLOCATION] * 10)  # 2 to 11, at offsets 1 to 10
+    sent = channel.open(NODE, "rm")
+    await world.scheduler.emit("rm", [NODE])
+    await sent.take(1)
+    sent.cancel()
+    await eventually(lambda: world.scheduler.states("rm")[-1] == "PAUSED", "the gateway has noticed")
+    await world.scheduler.emit("rm", [ALLOCATION] * 10)  # 3 to 12, at offsets 2 to 11
     assert isinstance(world.log, MemoryLog)
     world.log.store.delete_before(world.topics.responses, partition, 6)
+    code, details = await channel.open(NODE, "rm").status()
+    assert code is Code.DATA_LOSS
+    assert details.startswith("rmID 'rm': responses 3 to 6 were deleted by retention before they were sent")
     code, details = await channel.open(ALLOCATION, "rm").status()
     assert code is Code.DATA_LOSS
-    assert details.startswith("rmID 'rm': responses 2 to 6 were deleted by retention before they were sent")
+    assert details.startswith("rmID 'rm': responses before offset 6 were deleted by retention before they were sent")
+    code, details = await channel.open(ALLOCATION, "rm", resume_after=4).status()
+    assert code is Code.DATA_LOSS
+    assert details.startswith("rmID 'rm': responses 5 to 6 were deleted by retention before they were sent")
     await channel.register("rm")
     again = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
-    assert await again.take(1) == [13]
+    assert await again.take(1) == [14]
 
 
 async def test_a_log_that_was_replaced_is_a_loss(world: Rig) -> None:

@@ -26,6 +26,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     log = make_log(settings, SystemClock())
     await log.start()
     async with rig(log, settings.topics()) as it:
+        it.scheduler.numbered_registrations = request.param == "sqlite"
         yield it
     await log.close()
 
@@ -73,7 +74,7 @@ async def test_concurrent_registrations_are_all_answered_and_the_last_is_in_forc
     await asyncio.gather(*(channel.register("rm", version=str(n)) for n in range(10)))
     session = await world.sessions.get("rm")
     assert session is not None
-    assert session.registered_at.sequence == world.scheduler.sequences["rm"] == 10
+    assert session.registered_at.offset == world.scheduler.sequences["rm"] == 10
 
 
 # ---- three streams --------------------------------------------------------------------------------------------------
@@ -302,9 +303,26 @@ async def test_a_number_far_back_is_found_by_halving(world: Rig) -> None:
 
 async def test_a_number_that_was_never_given_is_refused(world: Rig) -> None:
     channel = await world.registered(await world.gateway())
+    await world.scheduler.emit("rm", [NODE])
     code, details = await channel.open(ALLOCATION, "rm", resume_after=99).status()
     assert code is Code.INVALID_ARGUMENT
-    assert "muster-resume-after: 99, expected at most 1" in details
+    assert "muster-resume-after: 99, expected at most 2" in details
+
+
+async def test_a_number_of_an_earlier_registration_means_from_the_beginning(world: Rig) -> None:
+    channel = await world.registered(await world.gateway())
+    await world.scheduler.emit("rm", [ALLOCATION] * 10)
+    await channel.register("rm")  # 12
+    early = channel.open(ALLOCATION, "rm", resume_after=0)
+    await eventually(lambda: world.scheduler.states("rm").count("RUNNING") >= 1, "it is open")
+    await world.scheduler.emit("rm", [NODE, ALLOCATION, ALLOCATION])
+    assert await early.take(2) == [14, 15]
+    for number in (0, 5, 11):
+        early.cancel()
+        early = channel.open(ALLOCATION, "rm", resume_after=number)
+        assert await early.take(2) == [14, 15]
+    node = channel.open(NODE, "rm", resume_after=3)
+    assert await node.take(1) == [13]
 
 
 async def test_after_a_crash_of_the_gateway_nothing_is_missing(world: Rig) -> None:

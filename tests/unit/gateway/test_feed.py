@@ -13,7 +13,10 @@ from muster_gateway.stream_kind import StreamKind
 MINE, OTHER = StreamKind.ALLOCATION, StreamKind.NODE
 
 
-def a_feed(start: Cursor = Cursor(1, 10, 1), resume_after: int = 0, clock: ManualClock | None = None) -> Feed:
+START = Cursor(1, 10, 1)
+
+
+def a_feed(start: Cursor = START, resume_after: int = 0, clock: ManualClock | None = None) -> Feed:
     return Feed("rm", MINE, start, resume_after, 3, 100, lambda: None, (clock or ManualClock()).monotonic)
 
 

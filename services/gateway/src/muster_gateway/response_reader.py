@@ -301,7 +301,7 @@ class ResponseTail:
     def _answer(self, offset: int, sequence: int, registration: Registration) -> None:
         waiting = self._waiting.get(registration.request_id)
         if waiting is not None and not waiting.answer.done():
-            waiting.answer.set_result((registration, Cursor(sequence, offset + 1, sequence)))
+            waiting.answer.set_result((registration, _behind_registration(offset, sequence)))
 
     def _jump(self, error: OffsetGone) -> None:
         """Retention overtook the tail: whoever is attached finds out by its own catch-up what is lost."""
@@ -348,6 +348,10 @@ class CatchUp:
                     feed.rm_id,
                     f"the response log ends at {error.end}, but was sent up to {error.asked} (was it replaced?)",
                 ) from error
+            if feed.seen.sequence == UNKNOWN:  # no number tells whether what was deleted was this RM's
+                raise ResponsesLost(
+                    feed.rm_id, f"responses before offset {error.first} were deleted by retention before they were sent"
+                ) from error
             reader.seek(error.first)
             feed.pass_to(error.first)
             return
@@ -369,8 +373,10 @@ class StartingPoint:
     def __init__(self, bus: Log, topics: Topics, batch: int, timeout_s: float) -> None:
         self._bus, self._topics, self._batch, self._timeout_s = bus, topics, batch, timeout_s
 
-    async def find(self, rm_id: str, registered_at: Cursor, stored: Cursor, resume_after: int | None) -> Cursor:
-        """The cursor to start at. Nothing is read in the usual case.
+    async def find(
+        self, rm_id: str, registered_at: Cursor, stored: Cursor, resume_after: int | None
+    ) -> tuple[Cursor, int]:
+        """The cursor to start at, and the number up to which nothing is sent. Nothing is read in the usual case.
 
         1. The stored cursor, if it belongs to the registration in force; else just behind that registration.
         2. The RM's own number wins. A smaller one is searched backwards, a larger one must exist.
@@ -379,20 +385,25 @@ class StartingPoint:
         Raises InvalidRequest for a number that was never given, SchedulerSilent when the search takes too long.
         """
         start = stored if stored.offset >= registered_at.offset else registered_at
-        if resume_after is None or start.last_sent <= resume_after <= start.sequence:
-            return start
+        if resume_after is None:
+            return start, 0
+        if start.sequence != UNKNOWN and start.last_sent <= resume_after <= start.sequence:
+            return start, resume_after
         if resume_after <= registered_at.sequence:
-            return registered_at
-        if resume_after < start.last_sent:
-            return await self._bounded(self._behind, rm_id, resume_after, registered_at, start)
-        highest = await self._bounded(self._highest, rm_id, start)
-        if resume_after > max(highest.sequence, 0):
-            raise InvalidRequest(
-                f"{RESUME_METADATA}: {resume_after}, expected at most {max(highest.sequence, 0)}, "
-                f"the last response of rmID {shown(rm_id)}"
-            )
-        # A session that forgot its numbers takes the RM's word for them, and so sees whether any is missing.
-        return start if start.sequence != UNKNOWN else Cursor(resume_after, start.offset, resume_after)
+            return registered_at, 0
+        highest = start
+        if resume_after > start.sequence:
+            highest = await self._bounded(self._highest, rm_id, start)
+            if highest.sequence == UNKNOWN:  # nothing since the registration: the number is of an earlier life
+                return start, 0
+            if resume_after > highest.sequence:
+                raise InvalidRequest(
+                    f"{RESUME_METADATA}: {resume_after}, expected at most {highest.sequence}, "
+                    f"the last response of rmID {shown(rm_id)}"
+                )
+            if start.sequence != UNKNOWN:
+                return start, resume_after
+        return await self._bounded(self._behind, rm_id, resume_after, registered_at, highest), resume_after
 
     async def registration(self, rm_id: str) -> Cursor:
         """Where the registration in force was answered, when its session forgot it: the whole partition is read."""
@@ -418,12 +429,13 @@ class StartingPoint:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
                 response = _readable(record) if record.key == key else None
                 if response is not None and response.registration is not None and response.registration.accepted:
-                    found = Cursor(response.sequence, record.offset + 1, response.sequence)
+                    found = _behind_registration(record.offset, response.sequence)
         return found
 
     async def _behind(self, reader: LogReader, key: bytes, sequence: int, low: Cursor, high: Cursor) -> Cursor:
         """A cursor with everything up to ``sequence`` before it, found by halving: numbers grow with offsets."""
-        bottom, top = max(low.offset, await reader.first_offset()), high.offset
+        first = await reader.first_offset()
+        bottom, top = max(low.offset, first), high.offset
         while top - bottom > _SEARCH_SPAN:
             middle = (bottom + top) // 2
             found = await self._first_between(reader, key, middle, top)
@@ -433,7 +445,9 @@ class StartingPoint:
                 bottom = found.offset
         # Some numbers up to ``sequence`` may still follow: the feed passes over them, and sees whether any is missing.
         found = await self._first_between(reader, key, bottom, top)
-        known = sequence if found is None or found.sequence > sequence else found.sequence - 1
+        # A registration need not have a number: behind one that is still in the log nothing can be missing.
+        whole = bottom == low.offset and (low.offset > first or first == 0)
+        known = found.sequence - 1 if found is not None and (found.sequence <= sequence or whole) else sequence
         return Cursor(known, bottom, known)
 
     async def _highest(self, reader: LogReader, key: bytes, start: Cursor) -> Cursor:
@@ -458,6 +472,11 @@ class StartingPoint:
                 if response is not None and response.sequence:
                     return Cursor(response.sequence, record.offset, response.sequence)
         return None
+
+
+def _behind_registration(offset: int, sequence: int) -> Cursor:
+    """A registration's answer may have a number or not (0)."""
+    return Cursor(sequence or UNKNOWN, offset + 1, sequence or UNKNOWN)
 
 
 def _readable(record: Record) -> Response | None:

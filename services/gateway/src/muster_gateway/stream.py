@@ -253,13 +253,13 @@ class RmStream:
         if registered_at == NOWHERE:
             registered_at = await parts.starting_point.registration(self.rm_id)
             await parts.life.located(self.rm_id, registered_at)
-        start = await parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
+        start, skip = await parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
         settings = parts.settings
         self._feed = Feed(
             self.rm_id,
             self.kind,
             start,
-            resume_after or 0,
+            skip,
             settings.queue_responses,
             settings.queue_bytes,
             self._wake.set,

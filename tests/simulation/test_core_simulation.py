@@ -32,17 +32,33 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.follower import RmInfo, RmState, StateFolder
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_rm
+from muster_scheduler.queue_yaml import load_queue_config
 
 SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "60")))
 STEPS = 60
 QUEUES = """{name: root, submitacl: '*', queues: [
-  {name: a, resources: {max: {vcore: 30, memory: 40}}, queues: [{name: x, maxapplications: 0}, {name: y, resources: {max: {vcore: 12}}}]},
+  {name: a, resources: {max: {vcore: 30, memory: 40}}, queues: [
+    {name: x, maxapplications: 0}, {name: y, resources: {max: {vcore: 12}}}]},
   {name: b, resources: {guaranteed: {vcore: 10}}, properties: {application.sort.policy: fair}},
   {name: c, maxapplications: 2, properties: {application.sort.priority: disabled}},
   {name: d, parent: true}]}"""
 LEAVES = ["root.a.x", "root.a.y", "root.b", "root.c"]
-CONFIG = f"partitions: [{{name: default, nodesortpolicy: {{type: %s}}, placementrules: [{{name: provided, create: true}}], queues: [{QUEUES}]}}]"
+CONFIG = f"""partitions:
+  - name: default
+    nodesortpolicy: {{type: %s}}
+    placementrules: [{{name: provided, create: true}}]
+    queues:
+      - {QUEUES.replace(chr(10), " ")}
+"""
+KINDS = (
+    *("ask",) * 8,
+    *("app",) * 3,
+    *("node",) * 3,
+    *("release",) * 5,
+    *("drain", "resize", "gone", "end", "occupied", "adopt", "foreign", "again"),
+)
 
 
 class Life:
@@ -53,9 +69,6 @@ class Life:
         policy = self.dice.choice(["fair", "binpacking"])
         self.text = CONFIG % policy
         self.cluster = Cluster("{name: root}")  # replaced below: the builder's form has no placement rules
-        from muster_scheduler.core.scheduler import SchedulerCore
-        from muster_scheduler.queue_yaml import load_queue_config
-
         config, problems = load_queue_config(self.text)
         assert config is not None, problems
         self.cluster.core = SchedulerCore(config)
@@ -90,13 +103,7 @@ class Life:
         self.next += 1
         apps = [app for app in partition.apps.values() if app.queue.applications.get(app.app_id) is app]
         known = list(partition.nodes)
-        kind = dice.choice(
-            ["ask"] * 8
-            + ["app"] * 3
-            + ["node"] * 3
-            + ["release"] * 5
-            + ["drain", "resize", "gone", "end", "occupied", "adopt", "foreign", "again"]
-        )
+        kind = dice.choice(KINDS)
         if kind == "app":
             leaf = dice.choice([*LEAVES, "root.d.dynamic", "root.d.deep.er"])
             return UpdateApplications((AppItem(f"app{self.next % 40}", leaf, "default", "u"),))
@@ -185,8 +192,6 @@ class Life:
     def refolded(self) -> StateFolder:
         folder = StateFolder()
         info = RmInfo("rm", config=self.text, registrations=1, next_submission=self.cluster.core.next_submission)
-        from muster_scheduler.follower import encode_rm
-
         folder.take(Record("state", 0, 0, 0, b"rm/rm/-", encode_rm(info, info.next_submission)))
         order = list(self.topic.items())
         self.dice.shuffle(order)  # a compacted topic has them in no useful order

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 
+from muster_scheduler.core import placement
 from muster_scheduler.core.commands import (
     AppItem,
     AskItem,
@@ -103,7 +104,7 @@ class SchedulerCore:
         self._fire_deadlines(out, now_ns)
         left = budget
         for partition in self.partitions.values():
-            left -= partition.cycle(out, now_ns, left)
+            left -= partition.cycle.run(out, now_ns, left)
         self.exhausted = left > 0
         self._collect_deadlines()
         return out
@@ -285,7 +286,7 @@ class SchedulerCore:
             if item.tags.get(FORCE_TAG, "").lower() not in ("true", "1", "t"):
                 return "empty user cannot resolve: ugi.user must name the owner"
             user, groups = "nobody", ("nogroup",)
-        path, reason = partition.place(item.queue, user, groups or (user,), item.tags)
+        path, reason = placement.place(partition, item.queue, user, groups or (user,), item.tags)
         if reason:
             return f"failed to place application {item.app_id}: {reason}"
         queue, created, reason = partition.create_queue(path)

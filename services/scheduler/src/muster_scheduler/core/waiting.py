@@ -1,0 +1,251 @@
+"""Who is ready, who is parked on what, and who is woken when.
+
+Ready: an application's groups, a leaf's applications, a parent's queues, each in its order (``ordering.py``); the cycle
+takes the first of the first of the first. Parked: what was found not to fit waits, by shape and leaf, on the thing
+that said "no", and is looked at again only when that very thing gained:
+
+* at a queue, when an ask would take it over its max (woken by a release under that queue);
+* at the nodes, when no node has room (woken by a node that gained room for this shape);
+* at a queue's maximum of running applications (woken when one stops running).
+
+Of the groups of one shape in one leaf only the first is woken; each success wakes the next (``wake_next``). So a
+release in front of 100,000 waiting asks costs as many looks as it makes allocations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import replace
+from typing import Any
+
+from muster_scheduler.core import ordering
+from muster_scheduler.core.objects import Application, AskGroup, Node, Place, Queue, Waitlist
+from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.core.states import QueueState
+
+
+class Waiting:
+    """The ready and the parked of one partition.
+
+    :ivar no_node: the lists that wait for room on a node, by shape.
+    """
+
+    def __init__(self, partition: str) -> None:
+        self._partition = partition
+        self.no_node: Place = {}
+        # Shapes that found no node since a node last gained anything: they need not look again. Never iterated.
+        self.found_no_node: set[Shape] = set()
+        self._in_flight: dict[Waitlist, None] = {}
+        self._woken_apps: dict[Application, None] = {}
+        self._queues_with_waiting_apps: dict[Queue, None] = {}
+        self._gained_nodes: dict[Node, None] = {}
+        self._gained_queues: dict[Queue, None] = {}
+
+    # ---- what gained -----------------------------------------------------------------------------------------------
+
+    def node_gained(self, node: Node) -> None:
+        """The node has more room, or is there again."""
+        self.found_no_node.clear()
+        self._gained_nodes[node] = None
+
+    def node_gone(self, node: Node) -> None:
+        """The node is out of the search."""
+        self._gained_nodes.pop(node, None)
+
+    def queues_gained(self, leaf: Queue) -> None:
+        """Something under the leaf was released."""
+        for queue in leaf.line:
+            if queue.blocked:
+                self._gained_queues[queue] = None
+
+    def resume(self, leaf: Queue) -> None:
+        """After a fold: the leaf's recorded lists have nobody on them before the next cycle."""
+        self._in_flight.update(dict.fromkeys(leaf.waitlists.values()))
+
+    # ---- ready, parked, woken --------------------------------------------------------------------------------------
+
+    def make_ready(self, group: AskGroup) -> None:
+        self.place_ready(group)
+        self.refresh_app(group.app)
+
+    def place_ready(self, group: AskGroup) -> None:
+        """Puts the group among its application's ready ones, where its oldest ask belongs."""
+        head = group.head()
+        assert head is not None, f"{group} has nothing to try"
+        key = (-group.priority, head.created_ns, head.submission)
+        if group.ready_key == key:
+            return
+        self.unready(group)
+        group.ready_key = key
+        insort(group.app.ready, (*key, group))
+
+    def unready(self, group: AskGroup) -> None:
+        if group.ready_key is None:
+            return
+        ready = group.app.ready
+        place = bisect_left(ready, group.ready_key)
+        assert ready[place][-1] is group, f"{group} is not where its key says"
+        del ready[place]
+        group.ready_key = None
+
+    def refresh_app(self, app: Application) -> None:
+        """Puts the application where it belongs among its leaf's ready ones."""
+        leaf = app.queue
+        old = app.ready_key
+        in_queue = app.waiting_at is None and app.ready and leaf.state is not QueueState.STOPPED
+        new = ordering.app_key(app) if in_queue else None
+        if new == old:
+            return
+        if old is not None:
+            leaf.ready_apps.remove((*old, app))
+        app.ready_key = new
+        if new is not None:
+            leaf.ready_apps.add((*new, app))
+        self.refresh(leaf)
+
+    def refresh(self, queue: Queue) -> None:
+        """Puts the queue and its ancestors where they belong among their parents' ready ones."""
+        while queue.parent is not None:
+            if queue.leaf:
+                active = bool(queue.ready_apps) and queue.state is not QueueState.STOPPED
+            else:
+                active = bool(queue.ready) and queue.state is not QueueState.STOPPED
+            new = ordering.queue_key(queue) if active else None
+            if new == queue.ready_key and new is None:
+                return
+            self.set_ready(queue, new)
+            queue = queue.parent
+
+    def set_ready(self, queue: Queue, new: tuple[Any, ...] | None) -> None:
+        parent = queue.parent
+        assert parent is not None
+        old = queue.ready_key
+        if old == new:
+            return
+        ready = parent.ready
+        if old is not None:
+            del ready[bisect_left(ready, old)]
+        if new is not None:
+            insort(ready, (*new, queue))
+        queue.ready_key = new
+
+    def park(self, group: AskGroup, place: Place, reason: Reason, out: Outcome, now_ns: int) -> None:
+        """The group waits: out of the ready ones, on the list of its shape, which is registered at ``place``."""
+        app = group.app
+        leaf = app.queue
+        waitlist = leaf.waitlists.get(group.shape)
+        if waitlist is None:
+            leaf.waitlists[group.shape] = waitlist = Waitlist(leaf, group.shape)
+        self.unready(group)
+        waitlist.park(group, self.wait_key(group))
+        waitlist.register(place)
+        if not reason.same_as(waitlist.reason):
+            waitlist.reason = replace(reason, since_ns=now_ns)
+            out.touch(waitlist, self._partition)
+        self.refresh_app(app)
+        if not app.counted:
+            for queue in leaf.ancestry:
+                self.wake_app(queue)
+
+    def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
+        """Nobody waits on the list any more."""
+        waitlist.register(None)
+        del waitlist.leaf.waitlists[waitlist.shape]
+        waitlist.gone = True
+        out.touch(waitlist, self._partition)
+
+    def wait_key(self, group: AskGroup) -> tuple[Any, ...]:
+        app = group.app
+        head = group.head()
+        assert head is not None
+        share = ordering.app_share(app) if app.queue.fair_apps else ()
+        return (-group.priority, share, app.order_ns, app.submission, head.submission)
+
+    def rekey_parked(self, app: Application) -> None:
+        for group in app.groups.values():
+            if group.parked_key is not None and group.head() is not None:
+                waitlist = app.queue.waitlists[group.shape]
+                waitlist.unpark(group)
+                waitlist.park(group, self.wait_key(group))
+
+    def wake(self) -> None:
+        for queue in self._gained_queues:
+            used, limit = queue.allocated, queue.limit
+            for shape, lists in list(queue.blocked.items()):
+                if all(used[number] + value <= limit[number] for number, value in shape.items):
+                    self._wake_lists(lists)
+        self._gained_queues.clear()
+        for queue in list(self._queues_with_waiting_apps):
+            if queue.waiting_apps:
+                self.wake_app(queue)
+            else:
+                del self._queues_with_waiting_apps[queue]
+        if self._gained_nodes:
+            for shape, lists in list(self.no_node.items()):
+                if any(node.index_key is not None and fits(shape.items, node.available) for node in self._gained_nodes):
+                    self._wake_lists(lists)
+            self._gained_nodes.clear()
+
+    def _wake_lists(self, lists: dict[Waitlist, None]) -> None:
+        for waitlist in list(lists):
+            waitlist.register(None)
+            self._in_flight[waitlist] = None
+            self._wake_first(waitlist)
+
+    def wake_next(self, leaf: Queue, shape: Shape) -> None:
+        """A group of this shape in this leaf went its way: the next one that waits may follow."""
+        waitlist = leaf.waitlists.get(shape)
+        if waitlist is not None and waitlist.place is None:
+            self._wake_first(waitlist)
+
+    def _wake_first(self, waitlist: Waitlist) -> None:
+        while waitlist.groups:
+            group: AskGroup = waitlist.groups[0][-1]
+            waitlist.unpark(group)
+            self.make_ready(group)
+            if group.app.waiting_at is None:
+                return  # else it will not be tried before its application may run: the turn goes to the next
+
+    def land(self, out: Outcome) -> None:
+        """After a cycle: lists that are still in flight and empty have nobody left who waits."""
+        for waitlist in self._in_flight:
+            if waitlist.place is None and not waitlist.groups and not waitlist.gone:
+                self.forget_list(waitlist, out)
+        self._in_flight.clear()
+        for app in self._woken_apps:
+            if app.waiting_at is None and app.reason is not None:
+                app.reason = None
+                out.touch(app, self._partition)
+        self._woken_apps.clear()
+
+    def wait_to_run(self, app: Application, queue: Queue, out: Outcome, now_ns: int) -> None:
+        reason = Reason(
+            ReasonCode.QUEUE_MAX_APPLICATIONS,
+            queue.path,
+            used=queue.running_applications,
+            limit=queue.max_applications,
+        )
+        if not reason.same_as(app.reason):
+            app.reason = replace(reason, since_ns=now_ns)
+            out.touch(app, self._partition)
+        app.waiting_at = queue
+        app.waiting_key = (app.order_ns, app.submission)
+        queue.waiting_apps.add((*app.waiting_key, app))
+        self._queues_with_waiting_apps[queue] = None
+        self.refresh_app(app)
+        for entry in app.ready:  # its groups may have been the woken ones of their lists
+            self.wake_next(app.queue, entry[-1].shape)
+
+    def stop_waiting(self, app: Application) -> None:
+        assert app.waiting_at is not None
+        app.waiting_at.waiting_apps.remove((*app.waiting_key, app))
+        app.waiting_at = None
+        self._woken_apps[app] = None
+
+    def wake_app(self, queue: Queue) -> None:
+        if queue.waiting_apps and queue.running_applications < queue.max_applications:
+            app: Application = queue.waiting_apps[0][-1]
+            self.stop_waiting(app)
+            self.refresh_app(app)

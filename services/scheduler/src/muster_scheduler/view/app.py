@@ -150,6 +150,8 @@ class ViewService:
         """Returns between two folds, when what is visible now is folded; at the latest after ``fresh_wait_s``."""
         for follower in self._followers:
             follower.want()
+        # A read that has its records already takes its turn first.
+        await asyncio.sleep(0)
         if all(follower.is_fresh for follower in self._followers):
             return
         try:

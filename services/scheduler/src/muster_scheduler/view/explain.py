@@ -29,12 +29,18 @@ def pending(state: RmState) -> Pieces:
     """
     stopped = state.info.life == "STOPPED"
     counts: Counter[str] = Counter()
+    sentences: dict[int, str] = {}  # many asks share one reason; by identity, so they are kept
+    kept: list[Reason] = []
     asks = [(each, wanted) for each in state.core.partitions.values() for wanted in _asks(each)]
 
     def shown(of: tuple[Partition, Ask]) -> dao.PendingDao:
         partition, wanted = of
         reason = reason_of(wanted, stopped=stopped)
         counts[reason.code.value] += wanted.pending
+        message = sentences.get(id(reason))
+        if message is None:
+            kept.append(reason)
+            message = sentences[id(reason)] = reason.sentence()
         return dao.PendingDao(
             partition=partition.name,
             application_id=wanted.app.app_id,
@@ -48,7 +54,7 @@ def pending(state: RmState) -> Pieces:
             limit=saturated(reason.limit),
             free=saturated(reason.free),
             limit_queue=reason.queue,
-            message=reason.sentence(),
+            message=message,
             since=reason.since_ns,
         )
 

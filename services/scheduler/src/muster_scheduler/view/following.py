@@ -136,6 +136,7 @@ class PartitionFollower:
         records = list(await reader.read(self._settings.read_records_max, timeout_s))
         full = len(records) >= self._settings.read_records_max
         self._flowing = bool(records)
+        self._end = max(self._end, reader.position)
         # 3. whole transactions, as far as the records tell
         if records or self._kept:
             self._fresh.clear()
@@ -173,7 +174,6 @@ class PartitionFollower:
     async def _fold(self, records: Sequence[Record]) -> None:
         folder = self._folder
         assert folder is not None, "start comes first"
-        started_s = self._clock.monotonic()
         slice_ = Slice(self._clock, self._settings.fold_slice_ms / 1000)
         for record in records:
             folder.take(record)
@@ -184,7 +184,7 @@ class PartitionFollower:
             self.version += 1
             self._folded_at_ms = records[-1].timestamp_ms
             metrics.FOLDED.labels(str(self.partition)).inc(len(records))
-            metrics.FOLD_SECONDS.labels(str(self.partition)).inc(self._clock.monotonic() - started_s)
+            metrics.FOLD_SECONDS.labels(str(self.partition)).inc(slice_.worked_s)
 
     async def _look_at_end(self, reader: LogReader, *, behind: bool) -> None:
         now_s = self._clock.monotonic()

@@ -23,7 +23,9 @@ class Slice:
 
     def __init__(self, clock: Clock, length_s: float) -> None:
         self._monotonic, self._length_s = clock.monotonic, length_s
-        self._until_s = self._monotonic() + length_s
+        self._since_s = self._monotonic()
+        self._until_s = self._since_s + length_s
+        self._before_s = 0.0
 
     def used_up(self) -> bool:
         """Whether others must get a turn now."""
@@ -31,8 +33,15 @@ class Slice:
 
     async def rest(self) -> None:
         """Gives them one."""
+        self._before_s += self._monotonic() - self._since_s
         await asyncio.sleep(0)
-        self._until_s = self._monotonic() + self._length_s
+        self._since_s = self._monotonic()
+        self._until_s = self._since_s + self._length_s
+
+    @property
+    def worked_s(self) -> float:
+        """Time of the work itself, without the turns of others."""
+        return self._before_s + self._monotonic() - self._since_s
 
 
 class FoldGate:
@@ -46,6 +55,11 @@ class FoldGate:
         self._holders = 0
         self._until_s = 0.0
         self._free = asyncio.Event()
+
+    @property
+    def held(self) -> bool:
+        """Whether an answer is being rendered."""
+        return self._holders > 0
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:

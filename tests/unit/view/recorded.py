@@ -1,0 +1,100 @@
+"""Resource managers whose state is written to a log as the scheduler does, and views that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import httpx
+from builders import Cluster
+from muster_bus.clock import Clock
+from muster_bus.log import Log, OutRecord, PartitionOwner
+from muster_bus.topics import Topics, state_key
+from muster_scheduler import state_codec
+from muster_scheduler.core.commands import Command
+from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.follower import RmInfo, encode_rm
+from muster_scheduler.view import ViewService
+from muster_scheduler.view.settings import ViewSettings
+
+LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 4}}}, {name: b}]}"
+
+
+class Recorded:
+    """An RM with a core in the hand, and its records as the scheduler would write them.
+
+    :ivar cluster: the core; what it does is written by :meth:`write`.
+    """
+
+    def __init__(self, topics: Topics, rm_id: str, queues: str = LEAVES) -> None:
+        self.topics, self.rm_id = topics, rm_id
+        self.partition = topics.partition_of(rm_id)
+        self.cluster = Cluster(queues)
+        self.info = RmInfo(
+            rm_id,
+            build_info={"buildVersion": "1.0"},
+            config=f"partitions: [{{name: default, nodesortpolicy: {{type: fair}}, queues: [{queues}]}}]",
+            life="RUNNING",
+            registered_ns=self.cluster.now_ns,
+            registrations=1,
+        )
+        self._written = 0
+
+    def do(self, *commands: Command) -> Outcome:
+        return self.cluster.do(*commands)
+
+    def record(self, kind: str, *parts: str, value: bytes | None) -> OutRecord:
+        return OutRecord(self.topics.state, self.partition, state_key(self.rm_id, kind, *parts), value)
+
+    def own_record(self) -> OutRecord:
+        return self.record(state_codec.RM, "-", value=encode_rm(self.info, self.cluster.core.next_submission))
+
+    def records(self) -> list[OutRecord]:
+        """What happened since the last call, as one transaction's records: the RM's own first."""
+        found = [self.own_record()]
+        for outcome in self.cluster.outcomes[self._written :]:
+            for partition, what, alive in outcome.objects():
+                key = state_codec.key_of(self.rm_id, partition, what)
+                value = state_codec.encode(partition, what) if alive else None
+                found.append(OutRecord(self.topics.state, self.partition, key, value))
+        self._written = len(self.cluster.outcomes)
+        return found
+
+
+class Bench:
+    """A log with recorded RMs on it."""
+
+    def __init__(self, log: Log, topics: Topics, clock: Clock) -> None:
+        self.log, self.topics, self.clock = log, topics, clock
+        self._owners: dict[int, PartitionOwner] = {}
+
+    def rm(self, rm_id: str = "rm1", queues: str = LEAVES) -> Recorded:
+        return Recorded(self.topics, rm_id, queues)
+
+    async def write(self, *rms: Recorded) -> None:
+        """What the RMs did, one transaction each."""
+        for each in rms:
+            await self.commit(each.partition, each.records())
+
+    async def commit(self, partition: int, records: Iterable[OutRecord]) -> None:
+        owner = self._owners.get(partition)
+        if owner is None:
+            owner = self._owners[partition] = await self.log.take_over("test", self.topics.requests, partition)
+        await owner.commit(list(records), None)
+
+    @asynccontextmanager
+    async def view(self, **settings: object) -> AsyncIterator[ViewService]:
+        service = ViewService(
+            ViewSettings.model_validate({"http_address": "", **settings}), self.log, self.topics, self.clock
+        )
+        await service.start()
+        try:
+            yield service
+        finally:
+            await service.stop()
+
+
+@asynccontextmanager
+async def client_of(view: ViewService) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(view.asgi), base_url="http://view") as client:
+        yield client

@@ -1,0 +1,316 @@
+"""The shapes, byte for byte: names, order, what is always there and what is left out (core-features §2.19)."""
+
+from __future__ import annotations
+
+from builders import Cluster, nodes
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_scheduler.core.states import AppState, QueueState
+from muster_scheduler.follower import RmInfo
+from muster_scheduler.view import dao, go, render
+from muster_scheduler.view.render import Pieces
+
+LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 4}}}, {name: b}]}"
+T = 1_000_000_000_000  # Cluster's clock at its start, in nanoseconds
+INFO = RmInfo("rm<1>", build_info={"buildVersion": "1.0"}, life="RUNNING", registered_ns=T)
+IDLE = b"-2147483648"
+
+
+def text(pieces: Pieces) -> bytes:
+    return b"".join(pieces)
+
+
+def test_cluster() -> None:
+    assert go.json(dao.cluster(INFO, Cluster(LEAVES).partition)) == (
+        b'{"startTime":1000000000000,"rmBuildInformation":[{"buildVersion":"1.0","rmId":"rm\\u003c1\\u003e"}],'
+        b'"partition":"default","clusterName":"kubernetes"}'
+    )
+
+
+def test_an_empty_partition_has_its_objects_and_the_total_of_its_applications() -> None:
+    assert go.json(dao.partition_info(INFO, Cluster(LEAVES).partition)) == (
+        b'{"clusterId":"rm\\u003c1\\u003e","name":"default","capacity":{},'
+        b'"nodeSortingPolicy":{"type":"fair","resourceWeights":{"memory":1,"vcore":1}},'
+        b'"preemptionEnabled":true,"quotaPreemptionEnabled":false,"applications":{"total":0},'
+        b'"state":"Active","lastStateTransitionTime":1000000000000}'
+    )
+
+
+def test_partition_in_use() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=10_000, memory=100)
+    cluster.app("x", "root.b")
+    cluster.ask("x", "k", vcore=2_500, memory=33)
+    cluster.app("idle", "root.b")
+    assert go.json(dao.partition_info(INFO, cluster.partition)) == (
+        b'{"clusterId":"rm\\u003c1\\u003e","name":"default","capacity":{"capacity":{"memory":100,"vcore":10000},'
+        b'"usedCapacity":{"memory":33,"vcore":2500},"utilization":{"memory":33,"vcore":25}},'
+        b'"nodeSortingPolicy":{"type":"fair","resourceWeights":{"memory":1,"vcore":1}},'
+        b'"preemptionEnabled":true,"quotaPreemptionEnabled":false,"totalNodes":1,'
+        b'"applications":{"New":1,"Running":1,"total":2},"totalContainers":1,'
+        b'"state":"Active","lastStateTransitionTime":1000000000000}'
+    )
+
+
+def test_the_partition_of_a_stopped_rm_is_stopped_since_its_last_decision() -> None:
+    stopped = RmInfo("rm", life="STOPPED", registered_ns=T, last_decided_ns=T + 5)
+    found = dao.partition_info(stopped, Cluster(LEAVES).partition)
+    assert (found.state, found.last_state_transition_time) == ("Stopped", T + 5)
+
+
+def test_queue_tree() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=10_000)
+    cluster.app("x", "root.a")
+    cluster.ask("x", "k", vcore=1_000, priority=7)
+    cluster.ask("x", "more", vcore=4_000, priority=7)
+    partition = cluster.partition
+    leaf_tail = (
+        b'"sortingPolicy":"fifo","prioritySorting":true,"preemptionEnabled":true,"isPreemptionFence":false,'
+        b'"preemptionDelay":"30s","quotaPreemptionDelay":"0s","isPriorityFence":false}'
+    )
+    assert text(render.queue(partition, partition.root, tree=True, shown_partition="default")) == (
+        b'{"queuename":"root","status":"Active","partition":"default","pendingResource":{"vcore":4000},'
+        b'"maxResource":{"vcore":10000},"allocatedResource":{"vcore":1000},"headroom":{"vcore":9000},'
+        b'"isLeaf":false,"isManaged":true,"children":['
+        b'{"queuename":"root.a","status":"Active","partition":"","pendingResource":{"vcore":4000},'
+        b'"maxResource":{"vcore":4000},"allocatedResource":{"vcore":1000},"headroom":{"vcore":3000},"isLeaf":true,'
+        b'"isManaged":true,"parent":"root","absUsedCapacity":{"vcore":25},"runningApps":1,"currentPriority":7,'
+        + leaf_tail
+        + b',{"queuename":"root.b","status":"Active","partition":"","headroom":{"vcore":9000},"isLeaf":true,'
+        b'"isManaged":true,"parent":"root","currentPriority":'
+        + IDLE
+        + b","
+        + leaf_tail
+        + b'],"childNames":["root.a","root.b"],"absUsedCapacity":{"vcore":10},"runningApps":1,"currentPriority":7,'
+        b'"sortingPolicy":"fair","prioritySorting":true,"preemptionEnabled":true,"isPreemptionFence":false,'
+        b'"preemptionDelay":"30s","quotaPreemptionDelay":"0s","isPriorityFence":false}'
+    )
+
+
+def test_a_single_queue_names_its_children_without_showing_them() -> None:
+    partition = Cluster(LEAVES).partition
+    shown = text(render.queue(partition, partition.root, tree=False))
+    assert b'"partition":""' in shown
+    assert b'"childNames":["root.a","root.b"]' in shown
+    assert b'"children"' not in shown
+
+
+def test_queue_properties_and_what_they_mean() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: a, maxapplications: 3, resources: {guaranteed: {vcore: 1}},"
+        " properties: {application.sort.policy: fair, application.sort.priority: disabled, preemption.policy: Fence,"
+        " preemption.delay: 5m, quota.preemption.delay: 90s, priority.policy: fence, priority.offset: '-4', x: y}}]}"
+    )
+    partition = Cluster(queues).partition
+    leaf = partition.queues["root.a"]
+    leaf.state = QueueState.DRAINING
+    shown = text(render.queue(partition, leaf, tree=True))
+    assert shown.startswith(
+        b'{"queuename":"root.a","status":"Draining","partition":"","guaranteedResource":{"vcore":1000},'
+    )
+    assert b'"x":"y"' in shown
+    assert shown.endswith(
+        b'"parent":"root","maxRunningApps":3,"currentPriority":-4,"sortingPolicy":"fair","prioritySorting":false,'
+        b'"preemptionEnabled":true,"isPreemptionFence":true,"preemptionDelay":"5m0s","quotaPreemptionDelay":"1m30s",'
+        b'"isPriorityFence":true,"priorityOffset":-4}'
+    )
+
+
+def test_preemption_can_be_disabled_and_bad_values_mean_the_default() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: a, properties: {preemption.policy: disabled,"
+        " preemption.delay: soon, priority.offset: '99999999999', quota.preemption.delay: -5s}}]}"
+    )
+    partition = Cluster(queues).partition
+    tail = dao.queue_tail(partition, partition.queues["root.a"])
+    assert not tail.preemption_enabled
+    assert (tail.preemption_delay, tail.quota_preemption_delay, tail.priority_offset) == ("30s", "0s", 0)
+
+
+def test_priorities_are_offset_on_the_way_up_and_saturate() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: p, properties: {priority.offset: '10'}, queues:"
+        " [{name: a, properties: {priority.offset: '5'}}]}, {name: b}]}"
+    )
+    cluster = Cluster(queues)
+    cluster.app("x", "root.p.a")
+    cluster.ask("x", "k", vcore=1, priority=1)
+    assert [dao.current_priority(cluster.queue(path)) for path in ("root.p.a", "root.p", "root")] == [6, 16, 16]
+    cluster.ask("x", "k2", vcore=1, priority=dao.INT32_MAX - 3)
+    assert dao.current_priority(cluster.queue("root")) == dao.INT32_MAX
+
+
+def test_headroom_is_the_least_on_the_way_and_types_without_max_are_not_there() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: p, resources: {max: {vcore: 3, gpu: 2}}, queues:"
+        " [{name: a, resources: {max: {memory: 50}}}, {name: b}]}]}"
+    )
+    cluster = Cluster(queues)
+    cluster.node("n1", vcore=10_000, memory=100)
+    cluster.app("x", "root.p.b")
+    cluster.ask("x", "k", vcore=3_000, memory=20)
+    partition = cluster.partition
+    assert dao.headroom(partition, cluster.queue("root")) == {"vcore": 7_000, "memory": 80}
+    assert dao.headroom(partition, cluster.queue("root.p")) == {"vcore": 0, "memory": 80, "gpu": 2}
+    assert dao.headroom(partition, cluster.queue("root.p.a")) == {"vcore": 0, "memory": 50, "gpu": 2}
+
+
+def test_application_with_asks_and_allocations() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=10_000)
+    cluster.do(UpdateApplications((AppItem("x", "root.a", "default", "bo<b", ("g1", "g2")),)))
+    cluster.do(
+        UpdateAllocations([AskItem("k1", "x", "default", {"vcore": 3_000, "pods": 0}, tags={"t": "v"}, priority=-1)])
+    )
+    cluster.now_ns += 1
+    cluster.ask("x", "k2", vcore=2_000, wanted=3)
+    assert text(render.application(cluster.partition, cluster.application("x"))) == (
+        b'{"applicationID":"x","usedResource":{"vcore":3000},"pendingResource":{"vcore":6000},"partition":"default",'
+        b'"queueName":"root.a","submissionTime":1000000000000,'
+        b'"requests":[{"allocationKey":"k2","requestTime":1000000000001,"resource":{"vcore":2000},"priority":"0",'
+        b'"applicationId":"x","allocationLog":[{"message":"Queue root.a uses 3000 of its max of 4000 vcore; '
+        b'2000 more would go over.","lastOccurrence":1000000000001,"count":1}],"schedulingAttempted":true,'
+        b'"pendingCount":3,"pendingReason":{"code":"QUEUE_MAX","queue":"root.a","resourceType":"vcore","asked":2000,'
+        b'"used":3000,"limit":4000,"message":"Queue root.a uses 3000 of its max of 4000 vcore; '
+        b'2000 more would go over.","since":1000000000001}}],'
+        b'"allocations":[{"allocationKey":"k1","allocationTags":{"t":"v"},"requestTime":1000000000000,'
+        b'"allocationTime":1000000000000,"resource":{"pods":0,"vcore":3000},"priority":"-1","nodeId":"n1",'
+        b'"applicationId":"x","bindTime":1000000000000}],'
+        b'"applicationState":"Running","user":"bo\\u003cb","groups":["g1","g2"],'
+        b'"stateLog":[{"time":1000000000000,"applicationState":"New"},'
+        b'{"time":1000000000000,"applicationState":"Accepted"},{"time":1000000000000,"applicationState":"Running"}],'
+        b'"startTime":1000000,"resourceHistory":{}}'
+    )
+
+
+def test_an_application_that_never_ran() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.app("x", "root.a")
+    assert text(render.application(cluster.partition, cluster.application("x"))) == (
+        b'{"applicationID":"x","partition":"default","queueName":"root.a","submissionTime":1000000000000,'
+        b'"applicationState":"New","user":"alice","stateLog":[{"time":1000000000000,"applicationState":"New"}],'
+        b'"maxRequestPriority":-2147483648,"startTime":-62135596800000,"resourceHistory":{}}'
+    )
+
+
+def test_an_ask_without_reason_and_one_for_a_named_node() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.app("x", "root.a")
+    item = AskItem(
+        "k",
+        "x",
+        "default",
+        {"vcore": 1},
+        tags={dao.REQUIRED_NODE_TAG: "n9"},
+        task_group="tg",
+        placeholder=True,
+        originator=True,
+    )
+    cluster.core.apply(UpdateAllocations([item]), T)
+    assert go.json(dao.ask(cluster.application("x").asks["k"])) == (
+        b'{"allocationKey":"k","allocationTags":{"yunikorn.apache.org/requiredNode":"n9"},'
+        b'"requestTime":1000000000000,"resource":{"vcore":1},"priority":"0","requiredNodeId":"n9","applicationId":"x",'
+        b'"placeholder":true,"taskGroupName":"tg","originator":true}'
+    )
+
+
+def test_a_previous_generations_allocation_carries_its_uuid() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=10)
+    cluster.app("x", "root.a")
+    cluster.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 1}, previous_generation=True)]))
+    held = cluster.application("x").allocations["k"]
+    assert held.uuid
+    assert go.json(dao.allocation(held)).endswith(b',"bindTime":1000000000000,"uuid":"%b"}' % held.uuid.encode())
+
+
+def test_node_with_allocations_and_what_others_hold() -> None:
+    cluster = Cluster(LEAVES)
+    attributes = {"si/hostname": "h", "si/rackname": "r"}
+    item = NodeItem("n1", NodeAction.CREATE, attributes, {"vcore": 10_000, "memory": 10}, {"vcore": 500})
+    cluster.do(UpdateNodes((item,)))
+    cluster.app("x", "root.b")
+    cluster.ask("x", "k", vcore=9_000)
+    for key, kind in (("f1", "default"), ("f2", "static")):
+        foreign = AskItem(key, "", "default", {"memory": 5}, tags={"foreign": kind}, node_id="n1", priority=3)
+        cluster.do(UpdateAllocations([foreign]))
+    cluster.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
+    assert text(render.node(cluster.partition, cluster.the_node("n1"))) == (
+        b'{"nodeID":"n1","hostName":"h","rackName":"r","attributes":{"si/hostname":"h","si/rackname":"r"},'
+        b'"capacity":{"memory":10,"vcore":10000},"allocated":{"vcore":9000},"occupied":{"memory":10,"vcore":500},'
+        b'"available":{"vcore":500},"utilized":{"vcore":90},'
+        b'"allocations":[{"allocationKey":"k","requestTime":1000000000000,"allocationTime":1000000000000,'
+        b'"resource":{"vcore":9000},"priority":"0","nodeId":"n1","applicationId":"x","bindTime":1000000000000}],'
+        b'"foreignAllocations":[{"allocationKey":"f1","allocationTags":{"foreign":"default"},'
+        b'"allocationTime":1000000000000,"resource":{"memory":5},"priority":"3","nodeId":"n1","preemptable":true},'
+        b'{"allocationKey":"f2","allocationTags":{"foreign":"static"},"allocationTime":1000000000000,'
+        b'"resource":{"memory":5},"priority":"3","nodeId":"n1"}],"schedulable":false,"isReserved":false}'
+    )
+    assert dao.partition_info(INFO, cluster.partition).total_containers == 1
+
+
+def test_an_empty_nodes_attributes_are_an_object_all_the_same() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=1)
+    assert text(render.node(cluster.partition, cluster.the_node("n1"))) == (
+        b'{"nodeID":"n1","attributes":{},"capacity":{"vcore":1},"available":{"vcore":1},'
+        b'"schedulable":true,"isReserved":false}'
+    )
+
+
+def test_long_lists_are_rendered_in_pieces_that_make_the_same_text() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=1_000)
+    cluster.app("x", "root.b")
+    cluster.do(UpdateAllocations([AskItem(f"k{n}", "x", "default", {"vcore": 1}) for n in range(1_200)]))
+    app = cluster.application("x")
+    pieces = list(render.application(cluster.partition, app))
+    assert len(pieces) > 10
+    whole = b"".join(pieces)
+    asks = go.json([dao.ask(wanted) for wanted in app.asks.values()])
+    held = go.json([dao.allocation(each) for each in app.allocations.values()])
+    assert len(app.asks) == 200
+    assert b'"requests":' + asks + b',"allocations":' + held + b',"applicationState"' in whole
+
+
+def test_what_went_while_others_were_rendered_is_left_out() -> None:
+    cluster = Cluster(LEAVES)
+    for name in ("n1", "n2", "n3"):
+        cluster.node(name, vcore=1)
+    partition = cluster.partition
+    listing = render.listing(list(partition.nodes.values()), lambda node: render.node(partition, node))
+    first = [next(listing) for _ in range(3)]
+    cluster.do(nodes(NodeAction.DECOMISSION, {"n2": None}))
+    whole = b"".join([*first, *listing])
+    assert whole.count(b'"nodeID"') == 2
+    assert b'"n2"' not in whole
+    assert whole.endswith(b"}]\n")
+
+
+def test_percent() -> None:
+    used = {"a": 1, "b": 5, "c": 7, "d": -1, "e": 1 << 40}
+    assert dao.percent(used, {"a": 3, "b": 0, "d": 4, "e": 1}) == {"a": 33, "b": 100, "d": 0, "e": dao.INT32_MAX}
+
+
+def test_which_applications_are_active_completed_or_rejected() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.app("x", "root.a")
+    app = cluster.application("x")
+    seen = {}
+    for state in AppState:
+        app.state = state
+        seen[state.value] = (dao.is_active(app), dao.is_completed(app), dao.is_rejected(app))
+    app.state = AppState.NEW
+    assert {name for name, (active, _, _) in seen.items() if active} == {
+        "New", "Accepted", "Running", "Completing", "Failing", "Resuming",
+    }  # fmt: skip
+    assert {name for name, (_, completed, _) in seen.items() if completed} == {"Completed", "Failed", "Expired"}
+    assert {name for name, (_, _, rejected) in seen.items() if rejected} == {"Rejected"}

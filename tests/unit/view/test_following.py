@@ -1,0 +1,301 @@
+"""The follower: what it shows, when, and what it does when it cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from muster_bus.backends.memory import MemoryLog
+from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.clock import SystemClock
+from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.log import Log, Record
+from muster_bus.settings import LogSettings
+from muster_bus.topics import Topics
+from muster_scheduler.core import invariants
+from muster_scheduler.view.following import PartitionFollower
+from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.view.turns import FoldGate
+from unit.view.recorded import Bench, client_of
+
+QUICK = {"retry_min_s": 0.01, "retry_max_s": 0.02}
+
+
+async def eventually(true: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Waits, bounded, until something is true."""
+    async with asyncio.timeout(5):
+        while True:
+            answer = true()
+            if answer is True or (not isinstance(answer, bool) and await answer):
+                return
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def logs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    topics, clock = Topics(partitions=2), SystemClock()
+    log: Log
+    if request.param == "memory":
+        log = MemoryLog(topics.specs(), clock)
+    else:
+        settings = LogSettings(backend="sqlite", partitions=2, sqlite_path=tmp_path / "log.db")
+        log = SqliteLog(topics.specs(), settings, clock)
+    await log.start()
+    yield Bench(log, topics, clock)
+    await log.close()
+
+
+async def test_what_was_written_before_and_what_is_written_meanwhile(logs: Bench) -> None:
+    rm = logs.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k1", vcore=3_000)
+    await logs.write(rm)
+    async with logs.view() as view, client_of(view) as client:
+        first = (await client.get("/ws/v1/explain/summary")).json()
+        assert (first["allocated"], first["pending"]) == (1, 0)
+        for round_ in range(5):
+            rm.cluster.ask("x", f"more{round_}", vcore=1_000)
+            await logs.write(rm)
+            # No waiting: a request sees what was visible when it came.
+            now = (await client.get("/ws/v1/explain/summary")).json()
+            assert now["allocated"] + now["pending"] == round_ + 2
+        rm.cluster.release("x")
+        await logs.write(rm)
+        assert (await client.get("/ws/v1/explain/summary")).json()["allocated"] == 0
+        for state in view.states().values():
+            invariants.check(state.core)
+        other = logs.rm("rm2")
+        await logs.write(other)
+        await eventually(lambda: list(view.states()) == ["rm1", "rm2"])
+
+
+async def test_a_registration_starts_the_rm_afresh(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=1)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        again = bench.rm()
+        again.info.registrations = 2
+        again.cluster.node("m1", vcore=1)
+        await bench.write(again)
+        nodes = (await client.get("/ws/v1/partition/default/nodes")).json()
+        assert [node["nodeID"] for node in nodes] == ["m1"]
+
+
+async def test_many_small_reads_make_the_same_state_as_one(bench: Bench) -> None:
+    rm = bench.rm()
+    for number in range(7):
+        rm.cluster.node(f"n{number}", vcore=1_000)
+        rm.cluster.app(f"x{number}", "root.b")
+        rm.cluster.ask(f"x{number}", "k", vcore=400, wanted=3)
+        await bench.write(rm)
+    async with bench.view(read_records_max=1, fold_slice_ms=0.001) as small, bench.view() as large:
+        rm.cluster.release("x3")
+        await bench.write(rm)
+        await eventually(lambda: small.lag_records() == large.lag_records() == 0)
+        await large.fresh()
+        await small.fresh()
+        async with client_of(small) as one, client_of(large) as other:
+            for path in ("partitions", "partition/default/queues", "partition/default/nodes", "explain/pending"):
+                assert (await one.get(f"/ws/v1/{path}")).content == (await other.get(f"/ws/v1/{path}")).content
+
+
+def follower(bench: Bench, **settings: object) -> PartitionFollower:
+    return PartitionFollower(
+        bench.log, bench.topics, bench.topics.partition_of("rm1"), ViewSettings.model_validate(settings), bench.clock,
+        FoldGate(bench.clock, 1.0),
+    )  # fmt: skip
+
+
+async def test_a_transaction_that_a_read_cuts_is_folded_as_a_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rm = bench.rm()
+    await bench.write(rm)
+    following = follower(bench, read_records_max=3)
+    await following.start()
+    folded: list[list[str]] = []
+    original = following._fold
+
+    async def fold(records: Sequence[Record]) -> None:
+        folded.append([(record.key or b"").decode().split("/", 1)[1] for record in records])
+        await original(records)
+
+    monkeypatch.setattr(following, "_fold", fold)
+    for number in range(3):  # three transactions of two records
+        rm.cluster.node(f"n{number}", vcore=1)
+        await bench.write(rm)
+    task = asyncio.create_task(following.follow())
+    await eventually(lambda: len(following.rms["rm1"].core.partitions["default"].nodes) == 3)
+    assert folded == [
+        ["rm/-", "node/default/n0"],
+        ["rm/-", "node/default/n1"],
+        ["rm/-", "node/default/n2"],
+    ]
+    task.cancel()
+    await following.close()
+
+
+async def test_a_transaction_larger_than_a_read_is_folded_all_the_same(bench: Bench) -> None:
+    rm = bench.rm()
+    await bench.write(rm)
+    following = follower(bench, read_records_max=2)
+    await following.start()
+    for number in range(9):
+        rm.cluster.node(f"n{number}", vcore=1)
+    await bench.write(rm)
+    task = asyncio.create_task(following.follow())
+    await eventually(lambda: len(following.rms["rm1"].core.partitions["default"].nodes) == 9)
+    await eventually(lambda: following.lag_records == 0)
+    task.cancel()
+    await following.close()
+
+
+async def test_folding_naps_while_nobody_asks_and_a_request_ends_the_nap(bench: Bench) -> None:
+    rm = bench.rm()
+    await bench.write(rm)
+    async with bench.view(idle_after_s=0, idle_interval_s=30, fresh_wait_s=3) as view, client_of(view) as client:
+        rm.cluster.node("n1", vcore=1)
+        await bench.write(rm)
+        await eventually(lambda: len(view.states()["rm1"].core.partitions["default"].nodes) == 1)
+        rm.cluster.node("n2", vcore=1)
+        await bench.write(rm)
+        await asyncio.sleep(0.05)
+        assert len(view.states()["rm1"].core.partitions["default"].nodes) == 1
+        assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 2
+
+
+async def test_the_lag_is_told_while_folding_is_held_back(bench: Bench) -> None:
+    rm = bench.rm()
+    await bench.write(rm)
+    async with bench.view(snapshot_hold_s=30, fresh_wait_s=0.02) as view, client_of(view) as client:
+        with view._gate.hold():
+            rm.cluster.node("n1", vcore=1)
+            await bench.write(rm)
+            await eventually(lambda: view.lag_records("rm1") == 2)
+            behind = await client.get("/ws/v1/partition/default/nodes")
+            assert (behind.json(), behind.headers["x-muster-lag-records"]) == ([], "2")
+        await eventually(lambda: view.lag_records("rm1") == 0)
+        assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 1
+
+
+async def test_a_long_answer_holds_folding_back_and_so_is_of_one_moment(bench: Bench) -> None:
+    rm = bench.rm()
+    for number in range(200):
+        rm.cluster.node(f"n{number}", vcore=1)
+    await bench.write(rm)
+    async with bench.view(render_slice_ms=0.001, snapshot_hold_s=30) as view, client_of(view) as client:
+        asked = asyncio.create_task(client.get("/ws/v1/partition/default/nodes"))
+        version = view.version()
+        await eventually(lambda: view._gate.held)
+        rm.cluster.node("late", vcore=1)
+        await bench.write(rm)
+        answer = await asked
+        assert answer.headers["x-muster-consistency"] == "snapshot"
+        assert len(answer.json()) == 200
+        await eventually(lambda: view.version() > version)
+        assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 201
+
+
+async def test_an_answer_that_takes_too_long_does_not_stop_folding(bench: Bench) -> None:
+    rm = bench.rm()
+    for number in range(200):
+        rm.cluster.node(f"n{number}", vcore=1)
+    await bench.write(rm)
+    async with bench.view(render_slice_ms=0.001, snapshot_hold_s=0) as view, client_of(view) as client:
+        asked = asyncio.create_task(client.get("/ws/v1/partition/default/nodes"))
+        await eventually(lambda: view._gate.held)
+        rm.cluster.node("late", vcore=1)
+        await bench.write(rm)
+        answer = await asked
+        assert answer.headers["x-muster-consistency"] == "object"
+        assert len(answer.json()) == 200
+
+
+async def test_the_log_may_be_away_for_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    rm = bench.rm()
+    await bench.write(rm)
+    async with bench.view(poll_s=0.01, **QUICK) as view, client_of(view) as client:
+        followed = view._followers[rm.partition]
+        assert followed._reader is not None
+        original, away = followed._reader.read, True
+
+        async def read(max_records: int, timeout_s: float) -> Sequence[Record]:
+            if away:
+                raise LogUnavailable("no broker")
+            return await original(max_records, timeout_s)
+
+        monkeypatch.setattr(followed._reader, "read", read)
+        await eventually(lambda: followed.problem != "")
+        rm.cluster.node("n1", vcore=1)
+        await bench.write(rm)
+        # What is known is shown meanwhile, and it is said that something is wrong.
+        assert (await client.get("/ws/v1/partition/default/nodes")).json() == []
+        assert (await client.get("/health")).status_code == 503
+        health = (await client.get("/ws/v1/scheduler/healthcheck")).json()
+        assert (health["Healthy"], health["HealthChecks"][0]["Succeeded"]) == (False, False)
+        assert "the log does not answer" in health["HealthChecks"][0]["DiagnosisMessage"]
+        away = False
+        await eventually(lambda: followed.problem == "")
+        await eventually(view.healthy)
+        assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 1
+
+
+async def test_a_record_that_cannot_be_read_leaves_the_old_state_until_it_is_gone(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=1)
+    await bench.write(rm)
+    async with bench.view(poll_s=0.01, **QUICK) as view, client_of(view) as client:
+        await bench.commit(rm.partition, [rm.record("node", "default", "bad", value=b"\xff\xff\xff")])
+        followed = view._followers[rm.partition]
+        await eventually(lambda: "cannot be folded" in followed.problem)
+        assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 1
+        assert not await view.healthy()
+        await bench.commit(rm.partition, [rm.record("node", "default", "bad", value=None)])
+        rm.cluster.node("n2", vcore=1)
+        await bench.write(rm)
+        await eventually(view.healthy)
+        assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 2
+
+
+async def test_what_the_log_no_longer_has_is_folded_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=1)
+    await bench.write(rm)
+    async with bench.view(poll_s=0.01, **QUICK) as view:
+        followed = view._followers[rm.partition]
+        assert followed._reader is not None
+        before = view.states()["rm1"]
+        original, failures = followed._reader.read, 1
+
+        async def read(max_records: int, timeout_s: float) -> Sequence[Record]:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise OffsetGone("si.state.v1", 0, 1, 2, 3)
+            return await original(max_records, timeout_s)
+
+        monkeypatch.setattr(followed._reader, "read", read)
+        await eventually(lambda: view.states()["rm1"] is not before)
+        assert list(view.states()["rm1"].core.partitions["default"].nodes) == ["n1"]
+        await eventually(view.healthy)
+
+
+async def test_a_state_that_cannot_be_read_at_the_start_ends_the_start(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.info.config = "partitions: nonsense"
+    await bench.write(rm)
+    with pytest.raises(Exception, match="not valid"):
+        async with bench.view():
+            pass
+
+
+async def test_wait_tells_what_killed_it(bench: Bench) -> None:
+    async with bench.view() as view:
+        waiting = asyncio.create_task(view.wait())
+        await bench.log.close()
+        with pytest.raises(Exception, match="closed"):
+            await asyncio.wait_for(waiting, 5)

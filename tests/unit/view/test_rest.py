@@ -1,0 +1,319 @@
+"""Every route with its statuses, headers and quirks (core-features §2.19), over a log in memory."""
+
+from __future__ import annotations
+
+import gzip
+
+import httpx
+import pytest
+from builders import ask
+from muster_scheduler.core.commands import AppItem, AskItem, UpdateAllocations, UpdateApplications
+from muster_scheduler.view import render
+from unit.view.recorded import Bench, client_of
+
+HEADERS = {
+    "content-type": "application/json; charset=UTF-8",
+    "access-control-allow-origin": "*",
+    "access-control-allow-methods": "GET, OPTIONS",
+    "access-control-allow-headers": "X-Requested-With,Content-Type,Accept,Origin",
+    "vary": "Accept-Encoding",
+}
+P = "/ws/v1/partition/default"
+# path, status, the error's text or None
+TABLE = [
+    ("/ws/v1/clusters", 200, None),
+    ("/ws/v1/partitions", 200, None),
+    (f"{P}/queues", 200, None),
+    ("/ws/v1/partition/nope/queues", 404, "Partition not found"),
+    ("/ws/v1/partition/Default/queues", 404, "Partition not found"),
+    (f"{P}/queue/root", 200, None),
+    (f"{P}/queue/root.A", 200, None),
+    (f"{P}/queue/root.a?subtree", 200, None),
+    (f"{P}/queue/root.nope", 404, "Queue not found"),
+    ("/ws/v1/partition/nope/queue/root", 404, "Partition not found"),
+    (f"{P}/queue/root.%2540x", 404, "Queue not found"),
+    (f"{P}/queue/root.%25zz", 400, "Queue name 'root.%zz' is not escaped as a query is"),
+    (
+        f"{P}/queue/root.a%21",
+        400,
+        "Invalid queue name 'root.a!': each part between dots takes 1 to 64 of letters, digits and _ : # / @ -",
+    ),
+    (
+        f"{P}/queue/root..a",
+        400,
+        "Invalid queue name 'root..a': each part between dots takes 1 to 64 of letters, digits and _ : # / @ -",
+    ),
+    (f"{P}/queue/root.a/applications", 200, None),
+    (f"{P}/queue/root/applications", 200, None),
+    (f"{P}/queue/root.nope/applications", 404, "Queue not found"),
+    (f"{P}/queue/root.a/applications/active", 200, None),
+    (f"{P}/queue/root.a/applications/completed", 400, "Application state 'completed' is not known: expected active"),
+    (f"{P}/queue/root.a/application/x", 200, None),
+    (f"{P}/queue/root.b/application/x", 404, "Application not found"),
+    (f"{P}/application/x", 200, None),
+    (f"{P}/application/nope", 404, "Application not found"),
+    ("/ws/v1/partition/nope/application/x", 404, "Partition not found"),
+    (f"{P}/applications/active", 200, None),
+    (f"{P}/applications/ACTIVE?status=Running", 200, None),
+    (
+        f"{P}/applications/active?status=over",
+        400,
+        "Application status 'over' is not known: expected one of accepted, completing, failing, new, resuming, running",
+    ),
+    (f"{P}/applications/completed", 200, None),
+    (f"{P}/applications/rejected", 200, None),
+    (
+        f"{P}/applications/nope",
+        400,
+        "Application state 'nope' is not known: expected active, completed or rejected",
+    ),
+    (f"{P}/nodes", 200, None),
+    ("/ws/v1/partition/nope/nodes", 404, "Partition not found"),
+    (f"{P}/node/n1", 200, None),
+    (f"{P}/node/N1", 404, "Node not found"),
+    ("/ws/v1/scheduler/healthcheck", 200, None),
+    ("/ws/v1/scheduler/healthcheck?rm=nope", 404, "Resource manager not found: 'nope'"),
+    ("/ws/v1/explain/pending", 200, None),
+    ("/ws/v1/explain/summary", 200, None),
+    ("/ws/v1/explain/summary?rm=rm1", 200, None),
+    ("/ws/v1/explain/summary?rm=rm2", 404, "Resource manager not found: 'rm2'"),
+    ("/ws/v1/clusters?rm=rm2", 404, "Resource manager not found: 'rm2'"),
+]
+
+
+@pytest.fixture
+async def filled(bench: Bench) -> Bench:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k1", vcore=3_000)
+    rm.cluster.ask("x", "k2", vcore=2_000)
+    await bench.write(rm)
+    return bench
+
+
+@pytest.mark.parametrize(("path", "status", "message"), TABLE, ids=[row[0] for row in TABLE])
+async def test_each_route(filled: Bench, path: str, status: int, message: str | None) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        answer = await client.get(path)
+    assert answer.status_code == status
+    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+    assert answer.content.endswith(b"\n")
+    if message is not None:
+        assert answer.json() == {"status_code": status, "message": message, "description": message}
+        assert list(answer.json()) == ["status_code", "message", "description"]
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/ws/v1/partitions/", "/ws/v1/partitions"),
+        ("/WS/v1/Clusters?rm=a%26b&x=<", "/ws/v1/clusters?rm=a%26b&x=<"),
+        ("/ws/v1/partition/De fault/Nodes", "/ws/v1/partition/De%20fault/nodes"),
+    ],
+)
+async def test_nearly_right_paths_are_sent_on(filled: Bench, path: str, location: str) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        request = client.build_request("GET", "/")
+        raw, _, query = path.partition("?")
+        request.url = httpx.URL("http://view").copy_with(path=raw, query=query.encode() if query else None)
+        answer = await client.send(request)
+        assert answer.status_code == 301
+        assert answer.headers["location"].replace("%3C", "<") == location
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert b"Moved Permanently" in answer.content
+        assert b"<a href" in answer.content
+        assert b'x=<"' not in answer.content  # what came in is escaped
+
+
+@pytest.mark.parametrize("path", ["/", "/ws/v1", "/ws/v1/nope", "/ws/v1/partition//queues", "/ws/v2/clusters"])
+async def test_unknown_paths(filled: Bench, path: str) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        answer = await client.get(path)
+    assert (answer.status_code, answer.content) == (404, b"404 page not found\n")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "PATCH"])
+async def test_other_methods(filled: Bench, method: str) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        answer = await client.request(method, "/ws/v1/clusters")
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "GET, OPTIONS"
+        unknown = await client.request(method, "/ws/v1/clusters/")
+        assert unknown.status_code == 404
+
+
+async def test_options_says_what_is_allowed_and_nothing_else(filled: Bench) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        answer = await client.options("/ws/v1/clusters")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert dict(answer.headers) == {"allow": "GET, OPTIONS", "content-length": "0"}
+
+
+async def test_bodies(filled: Bench) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        tree = (await client.get(f"{P}/queues")).json()
+        assert (tree["queuename"], tree["partition"]) == ("root", "default")
+        assert [child["queuename"] for child in tree["children"]] == ["root.a", "root.b"]
+        single = (await client.get(f"{P}/queue/root")).json()
+        assert (single["partition"], "children" in single) == ("", False)
+        whole = (await client.get(f"{P}/queue/root?subtree")).json()
+        assert [child["partition"] for child in whole["children"]] == ["", ""]
+        (app,) = (await client.get(f"{P}/applications/active")).json()
+        assert app == (await client.get(f"{P}/application/x")).json()
+        assert app == (await client.get(f"{P}/queue/root.a/applications")).json()[0]
+        assert [each["allocationKey"] for each in app["allocations"]] == ["k1"]
+        assert app["requests"][0]["pendingReason"]["code"] == "QUEUE_MAX"
+        (node,) = (await client.get(f"{P}/nodes")).json()
+        assert node == (await client.get(f"{P}/node/n1")).json()
+        assert node["allocated"] == {"vcore": 3_000}
+        for none in ("applications/active?status=new", "applications/completed", "queue/root/applications"):
+            assert (await client.get(f"{P}/{none}")).content == b"[]\n"
+
+
+async def test_a_finished_application_is_under_completed_only(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k1", vcore=1)
+    rm.cluster.release("x", "k1")
+    rm.cluster.wait(31)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        (app,) = (await client.get(f"{P}/applications/completed")).json()
+        assert (app["applicationState"], app["finishedTime"]) == ("Completed", rm.cluster.now_ns)
+        assert (await client.get(f"{P}/applications/active")).json() == []
+        assert (await client.get(f"{P}/application/x")).status_code == 404
+
+
+async def test_without_any_rm(bench: Bench) -> None:
+    async with bench.view() as view, client_of(view) as client:
+        assert (await client.get("/ws/v1/partitions")).content == b"[]\n"
+        assert (await client.get("/ws/v1/clusters")).content == b"[]\n"
+        assert (await client.get(f"{P}/queues")).status_code == 404
+        assert (await client.get("/ws/v1/explain/summary")).status_code == 404
+        assert (await client.get("/ws/v1/scheduler/healthcheck")).json()["Healthy"] is True
+
+
+async def test_several_rms_must_be_told_apart(bench: Bench) -> None:
+    first, second = bench.rm("rm1"), bench.rm("a/b")
+    first.cluster.node("n1", vcore=1)
+    second.cluster.node("m1", vcore=1)
+    await bench.write(first, second)
+    async with bench.view() as view, client_of(view) as client:
+        for path in ("/ws/v1/partitions", f"{P}/nodes", f"{P}/queue/root", "/ws/v1/explain/pending"):
+            unnamed = await client.get(path)
+            assert unnamed.status_code == 400
+            assert unnamed.json()["message"] == (
+                'Several resource managers are registered, name one with "rm": a/b, rm1'
+            )
+        assert [node["nodeID"] for node in (await client.get(f"{P}/nodes?rm=rm1")).json()] == ["n1"]
+        assert [node["nodeID"] for node in (await client.get(f"{P}/nodes?rm=a/b")).json()] == ["m1"]
+        assert (await client.get("/ws/v1/partitions?rm=a%2Fb")).json()[0]["clusterId"] == "a/b"
+        # A readiness probe names none: it is asked of all.
+        assert (await client.get("/ws/v1/scheduler/healthcheck")).json()["Healthy"] is True
+
+
+async def test_compression_from_1400_bytes_for_who_takes_it(bench: Bench) -> None:
+    rm = bench.rm()
+    for number in range(30):
+        rm.cluster.node(f"n{number}", vcore=1)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        async with client.stream("GET", f"{P}/nodes", headers={"Accept-Encoding": "br, gzip"}) as answer:
+            raw = b"".join([part async for part in answer.aiter_raw()])
+            assert answer.headers["content-encoding"] == "gzip"
+            assert int(answer.headers["content-length"]) == len(raw)
+        for refused in ("identity", "gzip;q=0", "br"):
+            plain = await client.get(f"{P}/nodes", headers={"Accept-Encoding": refused})
+            assert "content-encoding" not in plain.headers
+            assert gzip.decompress(raw) == plain.content
+        small = await client.get("/ws/v1/clusters", headers={"Accept-Encoding": "gzip"})
+        assert "content-encoding" not in small.headers
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity"])
+async def test_a_very_large_answer_is_sent_while_it_is_rendered(bench: Bench, coding: str) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.cluster.app("x", "root.b")
+    items = [AskItem(f"k{n}", "x", "default", {"vcore": 1}, tags={"t": "t" * 100}) for n in range(1_000)]
+    rm.do(UpdateAllocations(items))
+    await bench.write(rm)
+    async with bench.view(snapshot_bytes_max=1 << 16) as view, client_of(view) as client:
+        answer = await client.get(f"{P}/applications/active", headers={"Accept-Encoding": coding})
+        assert answer.headers["x-muster-consistency"] == "object"
+        assert "content-length" not in answer.headers
+        assert len(answer.json()[0]["allocations"]) == 1_000
+        small = await client.get("/ws/v1/clusters")
+        assert small.headers["x-muster-consistency"] == "snapshot"
+
+
+async def test_a_defect_while_answering_is_a_500_with_a_body(filled: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> render.Pieces:
+        yield b"["
+        raise KeyError("secret of the state")
+
+    monkeypatch.setattr(render, "node", broken)
+    async with filled.view() as view, client_of(view) as client:
+        answer = await client.get(f"{P}/nodes")
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+        assert (await client.get("/ws/v1/clusters")).status_code == 200
+
+
+async def test_metrics_and_health_of_the_process(filled: Bench) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        health = await client.get("/health")
+        assert (health.status_code, health.json()) == (200, {"healthy": True, "problems": []})
+        for path in ("/metrics", "/ws/v1/metrics"):
+            metrics = await client.get(path)
+            assert metrics.headers["content-type"].startswith("text/plain")
+            assert 'muster_view_requests_total{route="/health",status="200"}' in metrics.text
+            assert "muster_view_lag_records" in metrics.text
+
+
+async def test_explain(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.do(UpdateApplications((AppItem("x", "root.a", "default", "u"),)))
+    rm.do(UpdateAllocations([ask("x", "k1", vcore=3_000), ask("x", "k2", vcore=2_000, wanted=4)]))
+    since = rm.cluster.now_ns
+    rm.cluster.core.apply(UpdateAllocations([ask("x", "k3", vcore=1)]), since, rm.cluster.outcomes[-1])
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        summary = await client.get("/ws/v1/explain/summary")
+        assert summary.content == (
+            b'{"rm":"rm1","life":"RUNNING","allocated":1,"pending":5,"counts":{"QUEUE_MAX":4,"WAITING_FOR_TURN":1}}\n'
+        )
+        explained = (await client.get("/ws/v1/explain/pending?rm=rm1")).json()
+        assert explained["rm"] == "rm1"
+        assert explained["counts"] == {"QUEUE_MAX": 4, "WAITING_FOR_TURN": 1}
+        limited, waiting = explained["pending"]
+        assert limited == {
+            "partition": "default", "applicationID": "x", "allocationKey": "k2", "queue": "root.a", "count": 4,
+            "reason": "QUEUE_MAX", "resourceType": "vcore", "asked": 2_000, "used": 3_000, "limit": 4_000, "free": 0,
+            "limitQueue": "root.a", "since": since,
+            "message": "Queue root.a uses 3000 of its max of 4000 vcore; 2000 more would go over.",
+        }  # fmt: skip
+        assert (waiting["allocationKey"], waiting["reason"], waiting["since"]) == ("k3", "WAITING_FOR_TURN", since)
+
+
+async def test_explain_for_a_stopped_rm(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.info.life = "STOPPED"
+    rm.cluster.app("x", "root.a")
+    rm.cluster.core.apply(UpdateAllocations([ask("x", "k", vcore=1)]), rm.cluster.now_ns, rm.cluster.outcomes[-1])
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        assert (await client.get("/ws/v1/explain/summary")).json()["counts"] == {"RM_STOPPED": 1}
+        pending = (await client.get("/ws/v1/explain/pending")).json()["pending"]
+        assert pending[0]["message"] == "The resource manager is stopped; it must register again."
+
+
+async def test_the_lag_is_in_a_header(filled: Bench) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        answer = await client.get("/ws/v1/clusters")
+        assert answer.headers["x-muster-lag-records"] == "0"

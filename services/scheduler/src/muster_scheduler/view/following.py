@@ -155,7 +155,9 @@ class PartitionFollower:
         idle_s = self._clock.monotonic() - self._wanted_s
         if self._settings.idle_interval_s <= 0 or idle_s < self._settings.idle_after_s:
             return False
-        self._wanted.clear()
+        if self._wanted.is_set():
+            self._wanted.clear()  # whoever set it may still be on the way to its answer: one round awake
+            return False
         self._fresh.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.idle_interval_s):

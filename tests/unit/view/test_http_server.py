@@ -1,0 +1,42 @@
+"""The HTTP server: where it listens, and how it says that it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import httpx
+import pytest
+from unit.view.recorded import Bench
+
+
+async def test_a_small_answer_is_sent_at_once(bench: Bench) -> None:
+    async with bench.view(http_address="127.0.0.1:0") as view:
+        assert view._server is not None
+        # asyncio switches Nagle's algorithm off only where the socket names its protocol.
+        assert view._server._socket.proto == socket.IPPROTO_TCP
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{view.http_port}") as client:
+            assert (await client.get("/ws/v1/partitions")).content == b"[]\n"
+
+
+async def test_a_taken_port_is_named_and_nothing_is_left_behind(bench: Bench) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=address):
+            async with bench.view(http_address=address):
+                pass
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("view-")]
+
+
+async def test_it_stops_though_a_client_holds_its_connection(bench: Bench) -> None:
+    async with bench.view(http_address="127.0.0.1:0", stop_timeout_s=2) as view:
+        port = view.http_port
+        assert port is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.wait_for(view.stop(), 5)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection("127.0.0.1", port)

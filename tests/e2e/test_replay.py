@@ -33,13 +33,14 @@ async def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def replay_by_command(deployment: Deployment) -> dict[str, Any]:
+async def replay_by_command(deployment: Deployment, directory: Path) -> dict[str, Any]:
+    found = directory / "report.json"
     command = muster_command(
-        "replay-trace", str(OPENB), "--gateway", deployment.gateway, "--http", deployment.http, "--json", "-"
+        "replay-trace", str(OPENB), "--gateway", deployment.gateway, "--http", deployment.http, "--json", str(found)
     )
     done = await run(command)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{deployment.logs()}"
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(found.read_text())
     return report
 
 
@@ -85,15 +86,17 @@ async def partition(deployment: Deployment) -> dict[str, Any]:
     raise AssertionError(f"no partition of openb: {answer.status_code} {answer.text[:200]}")
 
 
-async def test_replay_on_the_embedded_log_and_after_kill_9_everything_is_there(muster_up: Deployment) -> None:
-    report = await replay_by_command(muster_up)
+async def test_replay_on_the_embedded_log_and_after_kill_9_everything_is_there(
+    muster_up: Deployment, tmp_path: Path
+) -> None:
+    report = await replay_by_command(muster_up, tmp_path)
     assert_every_task_is_accounted_for(report)
     before, events_before = await partition(muster_up), await highest_event(muster_up)
     await muster_up.kill("up")
     await muster_up.restart("up")
     assert await partition(muster_up) == before
     assert before["totalContainers"] == report["placed"]
-    again = await replay_by_command(muster_up)  # a registration of the same RM: afresh, and ids go on
+    again = await replay_by_command(muster_up, tmp_path)  # a registration of the same RM: afresh, and ids go on
     assert_every_task_is_accounted_for(again)
     assert await highest_event(muster_up) >= events_before + again["placed"]
 
@@ -104,7 +107,7 @@ async def test_replay_on_kafka(tmp_path: Path, kafka_bootstrap: str, redis_url: 
     deployment = on_kafka(tmp_path, kafka_bootstrap, redis_url)
     await deployment.start()
     try:
-        assert_every_task_is_accounted_for(await replay_by_command(deployment))
+        assert_every_task_is_accounted_for(await replay_by_command(deployment, tmp_path))
     finally:
         await deployment.stop()
 

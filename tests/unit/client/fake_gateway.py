@@ -56,6 +56,7 @@ class FakeGateway:
         self.refuse_streams: tuple[grpc.StatusCode, str] | None = None
         self.lose_before: dict[str, int] = {}
         self.lose_after: dict[str, int] = {}
+        self.greets = True  # sends its headers at once; else with the first response
         self.redeliver = 0  # how many responses before the resume position are sent once more
         self.paused = asyncio.Event()
         self.paused.set()
@@ -137,7 +138,8 @@ class FakeGateway:
                 await context.abort(*self.refuse_streams)
             if not self.known:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "rmID r1 is not registered")
-            await context.send_initial_metadata(())
+            if self.greets:
+                await context.send_initial_metadata(())
             position = int(metadata.get("muster-resume-after", len(self._responses)))
             pump = asyncio.create_task(self._pump(kind, max(0, position - self.redeliver), context))
             try:

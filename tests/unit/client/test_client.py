@@ -264,6 +264,23 @@ async def test_finds_a_gateway_that_comes_back(gateway: FakeGateway, seen: Seen)
     assert ("allocation", False) in seen.streams
 
 
+async def test_a_stream_counts_as_open_though_the_gateway_has_nothing_to_say(gateway: FakeGateway, seen: Seen) -> None:
+    gateway.greets = False
+    async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
+        await rm.register()
+        await until(lambda: len([stream for stream, opened in seen.streams if opened]) == 3, "three open streams")
+
+
+async def test_an_indicator_that_raises_harms_nothing(gateway: FakeGateway) -> None:
+    def break_down(stream: str, opened: bool) -> None:
+        raise ValueError(stream)
+
+    async with RmClient(gateway.address, "r1", callbacks=Callbacks(on_stream=break_down), settings=QUICK) as rm:
+        await rm.register()
+        await rm.send_nodes([node("n1", {"vcore": 1})])
+        await rm.nodes_answered()
+
+
 async def test_waits_for_a_gateway_that_starts_later(gateway: FakeGateway) -> None:
     await gateway.stop()
     async with RmClient(gateway.address, "r1", settings=QUICK) as rm:

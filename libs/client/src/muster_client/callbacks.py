@@ -41,7 +41,8 @@ class Callbacks:
     :param on_rejected_allocation: asks and allocations that were refused.
     :param on_application: accepted, rejected, updated.
     :param on_node: accepted, rejected.
-    :param on_stream: name of the stream; True: opened, False: lost. For logs and indicators.
+    :param on_stream: name of the stream; True: opened, False: lost. For logs and indicators; may come a second late,
+        and an exception in it is only logged.
     :param on_reregister_needed: the gateway does not know the RM; with its words. Register, then report everything.
     :param on_registered: after each registration the client made by itself; report everything here.
     """

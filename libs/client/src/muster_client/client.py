@@ -294,8 +294,12 @@ class RmClient:
         )
 
     async def _indicate(self, stream: str, opened: bool) -> None:
-        if self._callbacks.on_stream:
+        if self._callbacks.on_stream is None:
+            return
+        try:
             await _settle(self._callbacks.on_stream(stream, opened))
+        except Exception:  # an indicator is not worth a scheduler's connection
+            log.exception("on_stream raised", rm=self.rm_id, stream=stream)
 
     async def _send(self, stream: RmStream[Any], message: Any, keys: Iterable[Any]) -> None:
         self._must_be_open()

@@ -46,7 +46,7 @@ def main_demo(
             timeout_s=timeout_s,
             json_file=json_file,
             keep=keep,
-            next_places={"log": str(muster.log_file)},
+            next_places=_where_to_look(data_dir, http_address, muster.log_file, keep),
             console=console,
         )
     except ReplayFailed as error:
@@ -56,6 +56,17 @@ def main_demo(
         muster.stop()
     show_history(data_dir, console)
     return code
+
+
+def _where_to_look(data_dir: Path, http_address: str, log_file: Path, keep: bool) -> dict[str, str]:
+    """Places for the report: this Muster ends with the demo unless it is kept; its data stay."""
+    front = f"http://{http_address if keep else '127.0.0.1:9080'}/ws/v1"
+    places = {
+        "REST" if keep else "REST, then": f"{front}/partition/default/queues",
+        "why a task is pending": f"{front}/explain/pending?rm=openb",
+        "log": str(log_file),
+    }
+    return places if keep else {"go on with it": f"muster up --data-dir {data_dir}", **places}
 
 
 def show_history(data_dir: Path, console: Console) -> None:
@@ -68,4 +79,3 @@ def show_history(data_dir: Path, console: Console) -> None:
     console.print(f"[bold]history:[/] {pattern} ({len(files)} files)", highlight=False, soft_wrap=True)
     program = f"import duckdb; print(duckdb.sql('from \\'{pattern}\\' limit 20'))"
     console.print("[bold]read it:[/]", f'{sys.executable} -c "{program}"', highlight=False, soft_wrap=True)
-    console.print(f"[bold]go on with it:[/] muster up --data-dir {data_dir}", highlight=False, soft_wrap=True)

@@ -268,6 +268,7 @@ class _Replay:
             applications_s=applications_s,
             asks_s=asks_s,
             total_s=total_s,
+            asks_per_s=self._options.asks_per_s,
             streams_lost=self._client.metrics.streams_lost,
             messages_sent_again=self._client.metrics.messages_sent_again,
             next_places={
@@ -432,7 +433,7 @@ def main_replay(
     async def present(report: ReplayReport, client: RmClient) -> None:
         nonlocal code
         progress.stop()
-        report.next_places.update(next_places or {})
+        report.next_places = next_places or report.next_places
         show(report)
         code = 0 if report.good else 1
         if keep:

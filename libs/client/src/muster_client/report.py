@@ -35,6 +35,7 @@ class ReplayReport:
     :param rejected: the scheduler's words → tasks.
     :param unaccounted: tasks that are none of these, or more than one.
     :param complaints: everything that should not be; empty when the replay is good.
+    :param asks_per_s: the pace asked for; 0: all at once.
     :param placement_rate_per_s: placed, from the first ask to the last allocation.
     :param utilisation: type → as REST says; as the client counts when REST has none.
     :param utilisation_source: "REST" or "client".
@@ -62,6 +63,7 @@ class ReplayReport:
     applications_s: float
     asks_s: float
     total_s: float
+    asks_per_s: float
     streams_lost: int
     messages_sent_again: int
     next_places: dict[str, str] = field(default_factory=dict)
@@ -91,7 +93,7 @@ def print_report(report: ReplayReport, console: Console | None = None) -> None:
     percent = 100 * report.placed / report.tasks if report.tasks else 0.0
     table.add_row("tasks placed", f"{report.placed:,}", f"{percent:.1f} %, in {report.applications:,} applications")
     for reason, count in sorted(report.pending.items(), key=lambda item: -item[1]):
-        table.add_row(f"pending: {reason}", f"{count:,}", report.examples.get(reason, ""))
+        table.add_row("pending", f"{count:,}", f"{reason}: {report.examples.get(reason, '')}")
     if not report.pending:
         table.add_row("pending", "0", "")
     for reason, count in sorted(report.rejected.items(), key=lambda item: -item[1]):
@@ -99,7 +101,7 @@ def print_report(report: ReplayReport, console: Console | None = None) -> None:
     table.add_section()
     table.add_row("placement rate", f"{report.placement_rate_per_s:,.0f}/s", "first ask to last allocation")
     for name, value in (("p50", report.latency_p50_ms), ("p95", report.latency_p95_ms), ("p99", report.latency_p99_ms)):
-        note = "all asks at once: a queue's length, not a stream's delay" if name == "p50" else ""
+        note = "" if report.asks_per_s or name != "p50" else "all asked at once: a queue's length"
         table.add_row(f"ask → allocation {name}", f"{value:,.1f} ms", note)
     applications = f"applications accepted in {report.applications_s:.2f} s"
     table.add_row("nodes accepted", f"{report.nodes_s:.2f} s", applications)

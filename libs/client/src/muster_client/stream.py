@@ -53,6 +53,8 @@ _SUSPECT = frozenset({_Code.INTERNAL, _Code.UNKNOWN, _Code.RESOURCE_EXHAUSTED, _
 
 # A stream of our own that the gateway believed alive may be the other side of a take-over; a fight lasts longer.
 _TAKEN_OVER_AT_MOST = 3
+# A gateway that has nothing to say need not send its headers; one that refuses, or is not there, says so sooner.
+_OPEN_AFTER_S = 1.0
 
 
 class Response(Protocol):
@@ -106,7 +108,7 @@ class RmStream(Generic[R]):
         self._closing = asyncio.Event()
         self._ended: ClientError | None = None
         self._generation = 0  # of registrations: what waits during one belongs to the one before
-        self._opened_before = False
+        self._opened_before = self._is_open = False
         self._fruitless = 0  # losses in a row without a response between them
         self._taken_over = 0  # how often another connection took this stream's place, since the registration
 
@@ -191,14 +193,20 @@ class RmStream(Generic[R]):
         call = self._open_call(self._metadata())
         self._metrics.streams_opened += 1
         self._opened_before = True
-        writer = asyncio.create_task(self._write(call), name=f"muster {self.name} writer")
+        beside = [
+            asyncio.create_task(self._write(call), name=f"muster {self.name} writer"),
+            asyncio.create_task(self._watch(call), name=f"muster {self.name} watcher"),
+        ]
         try:
             await self._read(call)
         finally:
-            writer.cancel()
             call.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await writer
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            if self._is_open:
+                self._is_open = False
+                await self._indicate(self.name, False)
 
     def _metadata(self) -> Metadata:
         # Without a position the gateway begins where the RM's stream left off, which after a registration is there.
@@ -223,13 +231,17 @@ class RmStream(Generic[R]):
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             return  # the connection is over; the reader says why
 
+    async def _watch(self, call: Any) -> None:
+        """Tells when the call is open: at the gateway's first word, or when it has not been refused for a while."""
+        first_word = asyncio.ensure_future(call.initial_metadata())
+        await asyncio.wait({first_word}, timeout=_OPEN_AFTER_S)
+        if not call.done():
+            self._is_open = True
+            await self._indicate(self.name, True)
+        await first_word
+
     async def _read(self, call: Any) -> None:
-        opened = False
         try:
-            await call.initial_metadata()
-            opened = not call.done()
-            if opened:
-                await self._indicate(self.name, True)
             while (response := await call.read()) is not grpc.aio.EOF:
                 await self._take(response)
             code, details = await call.code(), await call.details()
@@ -240,8 +252,6 @@ class RmStream(Generic[R]):
             if not call.done() or (task is not None and task.cancelling()):
                 raise
             code, details = _Code.CANCELLED, "cancelled by the gateway"  # grpc.aio gives that status as CancelledError
-        if opened:
-            await self._indicate(self.name, False)
         if code is _Code.OK and self._closing.is_set():
             return
         raise _Lost(code, details)

@@ -158,6 +158,7 @@ class FakeGateway:
                     if lost:
                         await context.abort(grpc.StatusCode.UNAVAILABLE, "lost after taking")
                 self.ended_by_client.append(kind)
+                await asyncio.sleep(60)  # responses may go on; the end is the client's to make
             finally:
                 pump.cancel()
 

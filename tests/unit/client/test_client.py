@@ -486,6 +486,17 @@ async def test_close_writes_what_waits_and_half_closes_every_stream(gateway: Fak
             await use
 
 
+async def test_close_does_not_linger_when_everything_is_known_to_be_taken(gateway: FakeGateway, seen: Seen) -> None:
+    settings = QUICK.model_copy(update={"linger_s": 60.0})
+    rm = RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=settings)
+    await rm.register()
+    await rm.send_asks(asks("k1"))
+    await rm.send_releases([release("a1", "k1")])
+    async with asyncio.timeout(5):
+        await rm.close()
+    assert seen.released == ["k1"]
+
+
 async def test_close_without_a_gateway_is_bounded(gateway: FakeGateway) -> None:
     rm = RmClient(gateway.address, "r1", settings=QUICK)
     await rm.register()

@@ -75,6 +75,18 @@ def test_what_resuming_proves_is_not_sent_again_even_when_it_was_about_to_be() -
     assert j.kept == 1
 
 
+def test_a_confirmation_proves_its_message_though_nobody_waits_for_it() -> None:
+    j = journal()
+    j.append(b"ask", ["k"])
+    j.append(b"release", [], ["released k"])
+    j.append(b"another", [])
+    send_all(j)
+    assert j.unanswered == 1
+    j.confirmed("released k")
+    j.confirmed("of something else")
+    assert j.kept == 1
+
+
 def test_a_message_never_sent_is_not_dropped_by_a_proof_of_a_later_index() -> None:
     j = journal()
     j.append(b"m0", ["k"])

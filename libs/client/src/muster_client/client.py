@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -161,14 +161,18 @@ class RmClient:
             raise self._failure
 
     async def close(self) -> None:
-        """Writes what waits, half-closes the streams, and closes the channel. Bounded by ``close_timeout_s``."""
+        """Writes what waits, half-closes the streams, lingers until it is known as taken, and ends.
+
+        Bounded by ``close_timeout_s`` and ``linger_s``. A gateway goes on sending on a half-closed stream, so the end
+        is this side's to make.
+        """
         if self._closed:
             return
         self._closed = True
         for stream in self._streams:
             stream.close()
-        if self._supervisor is not None:
-            await asyncio.wait({self._supervisor}, timeout=self._settings.close_timeout_s)
+        await self._bounded((stream.written() for stream in self._streams), self._settings.close_timeout_s)
+        await self._bounded((stream.proven() for stream in self._streams), self._settings.linger_s)
         await self._stop_streams()
         if self._recovery is not None and self._recovery is not asyncio.current_task():
             await _cancel(self._recovery)
@@ -206,7 +210,8 @@ class RmClient:
     ) -> None:
         """Allocations to end, asks to take back."""
         releases = si.AllocationReleasesRequest(allocationsToRelease=allocations, allocationAsksToRelease=asks)
-        await self._send(self._allocations, si.AllocationRequest(rmID=self.rm_id, releases=releases), ())
+        hints = [("released", item.applicationID, item.allocationKey) for item in allocations if item.allocationKey]
+        await self._send(self._allocations, si.AllocationRequest(rmID=self.rm_id, releases=releases), (), hints)
 
     async def nodes_answered(self) -> None:
         """Returns when every created node is accepted or rejected. Bound it with asyncio.timeout."""
@@ -235,6 +240,10 @@ class RmClient:
         # An allocation or a refusal is never kept back, not even a second one: it would be a defect worth seeing.
         for item in response.new:
             answered((item.applicationID, item.allocationKey), numbered=numbered)
+        if numbered:
+            for ended in response.released:
+                if ended.terminationType == si.STOPPED_BY_RM:
+                    self._allocations.journal.confirmed(("released", ended.applicationID, ended.allocationKey))
         rejections = [
             Rejection(item.allocationKey, item.applicationID, item.reason, previous)
             for previous, items in ((True, response.rejected), (False, response.rejectedAllocations))
@@ -301,13 +310,13 @@ class RmClient:
         except Exception:  # an indicator is not worth a scheduler's connection
             log.exception("on_stream raised", rm=self.rm_id, stream=stream)
 
-    async def _send(self, stream: RmStream[Any], message: Any, keys: Iterable[Any]) -> None:
+    async def _send(self, stream: RmStream[Any], message: Any, keys: Iterable[Any], hints: Iterable[Any] = ()) -> None:
         self._must_be_open()
         if self._unknown:
             raise ReregistrationNeeded(self._unknown)
         if self._supervisor is None:
             raise ClientClosed("the streams are not open: register() comes first")
-        await stream.send(message.SerializeToString(), keys)
+        await stream.send(message.SerializeToString(), keys, hints)
 
     async def _call_register(self) -> None:
         call = self._channel.unary_unary(
@@ -398,6 +407,15 @@ class RmClient:
         for stream in self._streams:
             stream.end(self._failure or ClientClosed("the client is closed"))
         self._finished.set()
+
+    async def _bounded(self, steps: Iterable[Coroutine[Any, Any, None]], timeout_s: float) -> None:
+        """Awaits the steps together, as long as the streams run and time allows."""
+        together = asyncio.ensure_future(asyncio.gather(*steps))
+        if self._supervisor is not None:
+            either: set[asyncio.Future[Any]] = {together, self._supervisor}
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        together.cancel()
+        await asyncio.gather(together, return_exceptions=True)
 
     def _must_be_open(self) -> None:
         if self._failure is not None:

@@ -30,6 +30,7 @@ def main_demo(
     """
     console = Console()
     data_dir = data_dir or Path(tempfile.mkdtemp(prefix="muster-demo-"))
+    data_dir.mkdir(parents=True, exist_ok=True)
     grpc_port, http_port = free_ports(2)
     grpc_address, http_address = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     addresses = ("--grpc-address", grpc_address, "--http-address", http_address)

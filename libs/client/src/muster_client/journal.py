@@ -55,6 +55,7 @@ class Journal:
         self._sent_bytes = 0
         self._unanswered: OrderedDict[Hashable, int] = OrderedDict()  # key → index of its first message
         self._repeated: OrderedDict[Hashable, None] = OrderedDict()  # keys that were sent more than once
+        self._hints: OrderedDict[Hashable, int] = OrderedDict()  # what may be confirmed → index of its message
 
     @property
     def unsent(self) -> int:
@@ -74,15 +75,22 @@ class Journal:
     def is_unanswered(self, key: Hashable) -> bool:
         return key in self._unanswered
 
-    def append(self, payload: bytes, keys: Iterable[Hashable]) -> Entry:
-        """Puts a message at the end of the order."""
+    def append(self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = ()) -> Entry:
+        """Puts a message at the end of the order.
+
+        :param keys: of the items that get an answer.
+        :param hints: of items that may be confirmed; nobody waits for that, but it proves the message to be taken.
+        """
         entry = Entry(self._next_index, payload, tuple(keys))
         self._next_index += 1
         self._unsent.append(entry)
         for key in entry.keys:
             self._unanswered.setdefault(key, entry.index)
-        while len(self._unanswered) > _KEYS_KEPT:
-            self._unanswered.popitem(last=False)
+        for hint in hints:
+            self._hints.setdefault(hint, entry.index)
+        for kept in (self._unanswered, self._hints):
+            while len(kept) > _KEYS_KEPT:
+                kept.popitem(last=False)
         return entry
 
     def first_unsent(self) -> Entry | None:
@@ -137,6 +145,12 @@ class Journal:
             self._taken(index)
         return True
 
+    def confirmed(self, hint: Hashable) -> None:
+        """A numbered response has confirmed an item."""
+        index = self._hints.pop(hint, None)
+        if index is not None:
+            self._taken(index)
+
     def clear(self) -> None:
         """A registration: nothing sent before it counts any more."""
         self._unsent.clear()
@@ -144,6 +158,7 @@ class Journal:
         self._sent_bytes = 0
         self._unanswered.clear()
         self._repeated.clear()
+        self._hints.clear()
 
     def _taken(self, index: int) -> None:
         while self._sent and self._sent[0].index <= index:

@@ -38,7 +38,10 @@ class ClientSettings(BaseModel):
         description="Reconnections without a response between them before a status that may pass (INTERNAL, UNKNOWN, "
         "RESOURCE_EXHAUSTED) counts as final. UNAVAILABLE never does.",
     )
-    close_timeout_s: float = Field(default=5.0, gt=0, description="For the gateway to end the half-closed streams.")
+    close_timeout_s: float = Field(default=5.0, gt=0, description="At close, for what is unsent to be written.")
+    linger_s: float = Field(
+        default=0.5, ge=0, description="At close, for what was written to be known as taken; not everything ever is."
+    )
     max_message_bytes: int = Field(default=64 << 20, ge=1 << 10, description="Largest response taken.")
     reregister: Literal["callback", "automatic"] = Field(
         default="callback", description="What to do when the gateway does not know the RM: say so, or register again."

@@ -112,9 +112,10 @@ class RmStream(Generic[R]):
         self._fruitless = 0  # losses in a row without a response between them
         self._taken_over = 0  # how often another connection took this stream's place, since the registration
 
-    async def send(self, payload: bytes, keys: Iterable[Hashable]) -> None:
+    async def send(self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = ()) -> None:
         """Puts a message into the stream's order; waits while the network or the journal has no room.
 
+        Keys and hints: see :meth:`Journal.append`.
         Raises: ClientClosed; ReregistrationNeeded when a new registration made the message void while it waited.
         """
         generation = self._generation
@@ -126,7 +127,7 @@ class RmStream(Generic[R]):
             self._room.clear()
             with contextlib.suppress(TimeoutError):  # room also comes with time alone: see Journal.has_room
                 await asyncio.wait_for(self._room.wait(), timeout=self.journal.room_in_s(now) + 1.0)
-        self.journal.append(payload, keys)
+        self.journal.append(payload, keys, hints)
         self._changed.set()
 
     async def all_answered(self) -> None:
@@ -141,6 +142,18 @@ class RmStream(Generic[R]):
     def answered(self, key: Hashable, *, numbered: bool) -> bool:
         """See :meth:`Journal.answered`."""
         return self.journal.answered(key, numbered=numbered)
+
+    async def written(self) -> None:
+        """Returns when nothing waits for the network."""
+        while self.journal.unsent:
+            self._room.clear()
+            await self._room.wait()
+
+    async def proven(self) -> None:
+        """Returns when everything that was written is known to be taken."""
+        while self.journal.kept:
+            self._room.clear()
+            await self._room.wait()
 
     def begin(self) -> None:
         """A registration: nothing from before counts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import takewhile
 
 import structlog
 from muster_bus.errors import LogError, LogUnavailable, OffsetGone
@@ -109,9 +110,9 @@ class PartitionFeed:
             return None
         taken = EventBatch(self.partition, position, position, [])
         count = 0
-        for batch, records in self._tail:
-            if batch.end <= position:
-                continue
+        # From the new end: an exporter that keeps up looks at what is new, not at the whole tail.
+        newer = list(takewhile(lambda entry: entry[0].end > position, reversed(self._tail)))
+        for batch, records in reversed(newer):
             taken.runs += batch.since(position).runs
             taken.end = batch.end
             count += records

@@ -66,8 +66,8 @@ _KAFKA_SETTINGS = {
     "node.id": "1",
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "inter.broker.listener.name": "BROKER",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
@@ -207,7 +207,7 @@ def _container(kind: Kind, directory: Path) -> Server:
     if kind == "kafka":
         # The broker tells its clients where it is, so the port must be known before it starts.
         port = free_port()
-        settings = _kafka_settings("0.0.0.0", 9092, 9093, advertised=f"{host}:{port}", log_dirs="/tmp/kafka-data")
+        settings = _kafka_settings("0.0.0.0", 9092, (9093, 9094), f"{host}:{port}", "/tmp/kafka-data")
         container.with_bind_ports(9092, port).with_env("KAFKA_HEAP_OPTS", "-Xms256m -Xmx768m")
         for name, value in settings.items():
             container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
@@ -241,8 +241,8 @@ def _local_kafka(kind: Kind, directory: Path) -> Server:
         raise _Unusable("no java (Debian: apt-get install default-jre-headless)")
     jars = kafka_jars()
     work = directory / "kafka"
-    port, controller_port = free_port(), free_port()
-    settings = _kafka_settings("127.0.0.1", port, controller_port, f"127.0.0.1:{port}", str(work / "data"))
+    port, own_ports = free_port(), (free_port(), free_port())
+    settings = _kafka_settings("127.0.0.1", port, own_ports, f"127.0.0.1:{port}", str(work / "data"))
     work.mkdir(parents=True, exist_ok=True)
     (work / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (work / "log4j.properties").write_text(
@@ -374,10 +374,16 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     return target
 
 
-def _kafka_settings(host: str, port: int, controller_port: int, advertised: str, log_dirs: str) -> dict[str, str]:
+def _kafka_settings(host: str, port: int, own_ports: tuple[int, int], advertised: str, log_dirs: str) -> dict[str, str]:
+    """A broker's properties.
+
+    :param own_ports: of the controller, and of the broker's connections to itself: it ends transactions through them,
+        and where a container is reached from outside is no address inside.
+    """
+    controller_port, broker_port = own_ports
     return _KAFKA_SETTINGS | {
-        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{advertised}",
+        "listeners": f"PLAINTEXT://{host}:{port},BROKER://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{advertised},BROKER://127.0.0.1:{broker_port}",
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
         "log.dirs": log_dirs,
     }

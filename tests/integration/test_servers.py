@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+
 import asyncpg
 import pytest
 import redis.asyncio
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 
 @pytest.mark.kafka
@@ -16,6 +20,30 @@ async def test_kafka_has_a_broker(kafka_bootstrap: str) -> None:
         assert len((await admin.describe_cluster())["brokers"]) >= 1
     finally:
         await admin.close()
+
+
+@pytest.mark.kafka
+async def test_kafka_ends_transactions(kafka_bootstrap: str) -> None:
+    """A broker that cannot reach itself takes transactions and never ends them."""
+    topic = f"test-servers-{secrets.token_hex(4)}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+    finally:
+        await admin.close()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=topic)
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka_bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    )
+    async with asyncio.timeout(30), producer, consumer:
+        for value in (b"a", b"b"):  # the second one can only begin when the first one has ended
+            async with producer.transaction():
+                await producer.send_and_wait(topic, value)
+        assert [(await consumer.getone()).value for _ in range(2)] == [b"a", b"b"]
 
 
 @pytest.mark.redis

@@ -35,6 +35,8 @@ partitions:
           - name: free
 """
 P = "/ws/v1/partition/default"
+# A broker's first transaction ever takes it ten seconds and more.
+_PATIENCE_S = 40.0
 
 
 class Running:
@@ -95,15 +97,17 @@ class Running:
     async def until(self, path: str, wanted: object) -> None:
         """Asks, bounded in time, until the answer is (or has) what is wanted."""
         found: object = None
-        for _ in range(500):
-            answer = await self.http.get(path)
-            found = answer.json()
-            if isinstance(found, dict) and isinstance(wanted, dict):
-                found = {name: found.get(name) for name in wanted}
-            if found == wanted:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{path} says {found}, wanted {wanted}")
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while True:
+                    found = (await self.http.get(path)).json()
+                    if isinstance(found, dict) and isinstance(wanted, dict):
+                        found = {name: found.get(name) for name in wanted}
+                    if found == wanted:
+                        return
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"{path} says {found}, wanted {wanted}") from None
 
 
 def resource(**quantities: int) -> si.Resource:

@@ -27,7 +27,7 @@ class HttpServer:
         parsed = parse_address(address)
         assert parsed is not None, "checked by the settings"
         host, port = parsed
-        # The protocol is named: only then asyncio sends each write at once (else a small answer waits 40 ms for an ACK).
+        # The protocol is named: only then asyncio sends at once; else a small answer waits 40 ms to be acknowledged.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:

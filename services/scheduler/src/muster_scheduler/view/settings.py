@@ -17,8 +17,10 @@ class ViewSettings(BaseModel):
     # Following the log. In `muster up` the scheduler shares the event loop: short slices, few wake-ups.
     read_records_max: int = Field(1_000, ge=1, description="records per read of the log")
     poll_s: float = Field(1.0, gt=0, description="longest wait of one read, and time between looks at the log's end")
-    fold_slice_ms: float = Field(2.0, gt=0, description="time for which folding keeps the event loop in one go")
-    idle_after_s: float = Field(2.0, ge=0, description="without a request for so long, folding goes into larger steps")
+    fold_slice_ms: float = Field(1.0, gt=0, description="time for which folding keeps the event loop in one go")
+    idle_after_s: float = Field(
+        0.1, ge=0, description="without a request for so long, folding goes in larger steps and yields more"
+    )
     idle_interval_s: float = Field(0.1, ge=0, description="time between folds then; a request ends the wait at once")
 
     # Answers.

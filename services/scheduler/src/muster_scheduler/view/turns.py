@@ -31,10 +31,10 @@ class Slice:
         """Whether others must get a turn now."""
         return self._monotonic() >= self._until_s
 
-    async def rest(self) -> None:
-        """Gives them one."""
+    async def rest(self, pause_s: float = 0.0) -> None:
+        """Gives them one; ``pause_s``: all the turns that they want in that time."""
         self._before_s += self._monotonic() - self._since_s
-        await asyncio.sleep(0)
+        await asyncio.sleep(pause_s)
         self._since_s = self._monotonic()
         self._until_s = self._since_s + self._length_s
 

@@ -37,7 +37,9 @@ class ViewSettings(BaseModel):
 
     # Health.
     health_interval_s: float = Field(5.0, ge=0, description="age at which the health checks are made again")
-    lag_records_max: int = Field(50_000, ge=0, description="behind by more records than this is not healthy")
+    lag_records_max: int = Field(
+        500_000, ge=0, description="behind by more records than this is not healthy (a large burst is less)"
+    )
     lag_s_max: float = Field(30.0, ge=0, description="behind by more time than this is not healthy")
 
     # Failure and stop.

@@ -33,7 +33,7 @@ from muster_scheduler.core.commands import (
 )
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_rm
+from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_registration, encode_rm
 from muster_scheduler.queue_yaml import load_queue_config
 
 SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "60")))
@@ -193,6 +193,7 @@ class Life:
         folder = StateFolder()
         info = RmInfo("rm", config=self.text, registrations=1, next_submission=self.cluster.core.next_submission)
         folder.take(Record("state", 0, 0, 0, b"rm/rm/-", encode_rm(info, info.next_submission)))
+        folder.take(Record("state", 0, 0, 0, b"rm/reg/-", encode_registration(info)))
         order = list(self.topic.items())
         self.dice.shuffle(order)  # a compacted topic has them in no useful order
         for number, (key, value) in enumerate(order):

@@ -13,7 +13,7 @@ from muster_bus.topics import Topics, state_key
 from muster_scheduler import state_codec
 from muster_scheduler.core.commands import Command
 from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.follower import RmInfo, encode_rm
+from muster_scheduler.follower import RmInfo, encode_registration, encode_rm
 from muster_scheduler.view import ViewService
 from muster_scheduler.view.settings import ViewSettings
 
@@ -38,7 +38,7 @@ class Recorded:
             registered_ns=self.cluster.now_ns,
             registrations=1,
         )
-        self._written = 0
+        self._written = self._registered = 0
 
     def do(self, *commands: Command) -> Outcome:
         return self.cluster.do(*commands)
@@ -52,6 +52,9 @@ class Recorded:
     def records(self) -> list[OutRecord]:
         """What happened since the last call, as one transaction's records: the RM's own first."""
         found = [self.own_record()]
+        if self.info.registrations != self._registered:
+            self._registered = self.info.registrations
+            found.append(self.record(state_codec.REGISTRATION, "-", value=encode_registration(self.info)))
         for outcome in self.cluster.outcomes[self._written :]:
             for partition, what, alive in outcome.objects():
                 key = state_codec.key_of(self.rm_id, partition, what)

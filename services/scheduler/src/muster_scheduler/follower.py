@@ -33,7 +33,7 @@ _KIND_ORDER = (
 
 @dataclass(slots=True)
 class RmInfo:
-    """What is recorded of an RM itself (proto RmObject).
+    """What is recorded of an RM itself (proto RmObject and RegistrationObject).
 
     :ivar life: INIT, RUNNING, PAUSED or STOPPED.
     :ivar next_event_id: the id of the next event; all below were written.
@@ -65,14 +65,9 @@ class RmState:
 
 
 def encode_rm(info: RmInfo, next_submission: int) -> bytes:
-    """The value of an RM's record."""
+    """The value of an RM's record: what changes with each transaction."""
     return state_pb2.RmObject(
         rm_id=info.rm_id,
-        version=info.version,
-        policy_group=info.policy_group,
-        build_info=info.build_info,
-        config=info.config,
-        extra_config=info.extra_config,
         state=envelope_pb2.RmLifecycle.State.Value(info.life),
         registered_ns=info.registered_ns,
         registrations=info.registrations,
@@ -81,28 +76,30 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         next_submission=next_submission,
         instance_uuid=info.instance_uuid,
         last_decided_ns=info.last_decided_ns,
-    ).SerializeToString()
+    ).SerializeToString(deterministic=True)
 
 
-def decode_rm(value: bytes) -> RmInfo:
-    """Inverse of :func:`encode_rm`."""
-    recorded = state_pb2.RmObject.FromString(value)
-    return RmInfo(
-        recorded.rm_id,
-        recorded.version,
-        recorded.policy_group,
-        dict(recorded.build_info),
-        recorded.config,
-        dict(recorded.extra_config),
-        envelope_pb2.RmLifecycle.State.Name(recorded.state),
-        recorded.registered_ns,
-        recorded.registrations,
-        recorded.next_event_id,
-        recorded.next_response_sequence,
-        recorded.next_submission,
-        recorded.instance_uuid,
-        recorded.last_decided_ns,
-    )
+def encode_registration(info: RmInfo) -> bytes:
+    """The value of a registration's record: what changes with a registration only."""
+    return state_pb2.RegistrationObject(
+        version=info.version,
+        policy_group=info.policy_group,
+        build_info=info.build_info,
+        config=info.config,
+        extra_config=info.extra_config,
+        registrations=info.registrations,
+    ).SerializeToString(deterministic=True)
+
+
+def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
+    info.life = envelope_pb2.RmLifecycle.State.Name(recorded.state)
+    info.registered_ns = recorded.registered_ns
+    info.registrations = recorded.registrations
+    info.next_event_id = recorded.next_event_id
+    info.next_response_sequence = recorded.next_response_sequence
+    info.next_submission = recorded.next_submission
+    info.instance_uuid = recorded.instance_uuid
+    info.last_decided_ns = recorded.last_decided_ns
 
 
 def new_core(info: RmInfo, *, searching: bool) -> SchedulerCore:
@@ -126,13 +123,16 @@ class StateFolder:
     def __init__(self) -> None:
         self.rms: dict[str, RmState] = {}
         self.settled = False
+        self._following = False
         self._collected: dict[bytes, bytes] = {}
+        self._registering: dict[str, RmInfo] = {}
 
     def take(self, record: Record) -> None:
         """Takes one record. Raises CodecError for a record that nobody of this version wrote."""
         if record.key is None:
             raise CodecError(f"state record {record.partition}/{record.offset} has no key")
         if self.settled:
+            self._following = True
             self._apply(record.key, record.value)
         elif record.value is None:
             self._collected.pop(record.key, None)
@@ -147,7 +147,7 @@ class StateFolder:
             by_kind.setdefault(kind, []).append((key, value))
         self._collected = {}
         self.settled = True
-        for kind in (state_codec.RM, *_KIND_ORDER):
+        for kind in (state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
             for key, value in self._ordered(kind, by_kind.get(kind, ())):
                 self._apply(key, value)
 
@@ -169,6 +169,10 @@ class StateFolder:
         if kind == state_codec.RM:
             self._apply_rm(rm_id, value)
             return
+        if kind == state_codec.REGISTRATION:
+            if value is not None:
+                self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
+            return
         state = self.rms.get(rm_id)
         partition = state.core.partitions.get(parts[0]) if state is not None else None
         if partition is None:
@@ -177,17 +181,29 @@ class StateFolder:
             state_codec.fold_tombstone(partition, kind, parts[1:])
         else:
             state_codec.fold_value(partition, kind, value)
+        if self._following:
+            partition.deadlines.clear()  # a follower has no clock
 
     def _apply_rm(self, rm_id: str, value: bytes | None) -> None:
         if value is None:
             self.rms.pop(rm_id, None)
             return
-        info = decode_rm(value)
+        recorded = state_pb2.RmObject.FromString(value)
         known = self.rms.get(rm_id)
-        if known is None or known.info.registrations != info.registrations or known.info.config != info.config:
-            self.rms[rm_id] = RmState(info, new_core(info, searching=False))
+        if known is None or known.info.registrations != recorded.registrations:
+            # What it registered with is in the next record; until then the RM is not shown.
+            self.rms.pop(rm_id, None)
+            self._registering[rm_id] = info = RmInfo(rm_id)
+            _take_rm(info, recorded)
             return
-        known.info = info
+        _take_rm(known.info, recorded)
         for partition in known.core.partitions.values():
-            partition.deciding = info.life != "STOPPED"
-            partition.deadlines.clear()  # a follower has no clock
+            partition.deciding = known.info.life != "STOPPED"
+
+    def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
+        info = self._registering.pop(rm_id, None)
+        if info is None or info.registrations != recorded.registrations:
+            raise CodecError(f"RM {rm_id}: the record of registration {recorded.registrations} has no RM beside it")
+        info.version, info.policy_group, info.config = recorded.version, recorded.policy_group, recorded.config
+        info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
+        self.rms[rm_id] = RmState(info, new_core(info, searching=False))

@@ -16,7 +16,8 @@ from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, QueueState
 
-RM, NODE, QUEUE, APP, ASK, ALLOC, WHY = "rm", "node", "queue", "app", "ask", "alloc", "why"
+RM, REGISTRATION = "rm", "reg"
+NODE, QUEUE, APP, ASK, ALLOC, WHY = "node", "queue", "app", "ask", "alloc", "why"
 
 
 def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
@@ -224,10 +225,10 @@ def _item(demand: pb.Demand, *, previous_generation: bool, node_id: str = "", uu
         demand.allocation_key,
         demand.application_id,
         demand.partition,
-        dict(demand.resource.values),
+        dict(demand.resource.values.items()),
         1,
         demand.priority,
-        dict(demand.tags),
+        dict(demand.tags.items()) if demand.tags else {},
         demand.task_group,
         demand.placeholder,
         demand.originator,

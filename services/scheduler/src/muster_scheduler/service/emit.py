@@ -36,7 +36,7 @@ from muster_scheduler.core.outcome import (
     UpdatedApplication,
 )
 from muster_scheduler.core.resources import Shape, saturated
-from muster_scheduler.follower import RmInfo, encode_rm
+from muster_scheduler.follower import RmInfo, encode_registration, encode_rm
 
 # A response goes to one gRPC message and one log record: well under both limits (4 MiB and 1 MiB).
 RESPONSE_BYTES_MAX = 256 * 1024
@@ -69,6 +69,11 @@ class Emitter:
         rm_id = self.info.rm_id
         key = state_key(rm_id, state_codec.RM, "-")
         return OutRecord(self._topics.state, self._partition, key, encode_rm(self.info, next_submission))
+
+    def registration_record(self) -> OutRecord:
+        """What the RM registered with; belongs right behind its own object."""
+        key = state_key(self.info.rm_id, state_codec.REGISTRATION, "-")
+        return OutRecord(self._topics.state, self._partition, key, encode_registration(self.info))
 
     def registration(self, request_id: str, problems: list[pb.ConfigProblem], *, accepted: bool) -> OutRecord:
         """The answer to a registration: an envelope without a sequence, for the gateway that asked."""

@@ -235,7 +235,7 @@ class SchedulerMachine:
         emitter = Emitter(self._topics, info)
         out = core.start(now_ns)
         # First the RM's object, then the tombstones of what it had, then what it has now.
-        outputs.append(emitter.rm_record(core.next_submission))
+        outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
         if known is not None:
             kept = {
                 state_codec.key_of(rm_id, partition.name, queue)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from muster_proto.muster.bus.v1 import envelope_pb2 as muster__proto_dot_muster_dot_bus_dot_v1_dot_envelope__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&muster_proto/muster/bus/v1/state.proto\x12\rmuster.bus.v1\x1a)muster_proto/muster/bus/v1/envelope.proto\"r\n\nQuantities\x12\x35\n\x06values\x18\x01 \x03(\x0b\x32%.muster.bus.v1.Quantities.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x91\x04\n\x08RmObject\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cpolicy_group\x18\x03 \x01(\t\x12:\n\nbuild_info\x18\x04 \x03(\x0b\x32&.muster.bus.v1.RmObject.BuildInfoEntry\x12\x0e\n\x06\x63onfig\x18\x05 \x01(\t\x12>\n\x0c\x65xtra_config\x18\x06 \x03(\x0b\x32(.muster.bus.v1.RmObject.ExtraConfigEntry\x12/\n\x05state\x18\x07 \x01(\x0e\x32 .muster.bus.v1.RmLifecycle.State\x12\x15\n\rregistered_ns\x18\x08 \x01(\x03\x12\x15\n\rregistrations\x18\t \x01(\x04\x12\x15\n\rnext_event_id\x18\n \x01(\x04\x12\x1e\n\x16next_response_sequence\x18\x0b \x01(\x04\x12\x17\n\x0fnext_submission\x18\x0c \x01(\x04\x12\x15\n\rinstance_uuid\x18\r \x01(\t\x12\x17\n\x0flast_decided_ns\x18\x0e \x01(\x03\x1a\x30\n\x0e\x42uildInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x45xtraConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb9\x02\n\nNodeObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12=\n\nattributes\x18\x03 \x03(\x0b\x32).muster.bus.v1.NodeObject.AttributesEntry\x12+\n\x08\x63\x61pacity\x18\x04 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12+\n\x08occupied\x18\x05 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x13\n\x0bschedulable\x18\x06 \x01(\x08\x12\x12\n\nsubmission\x18\x07 \x01(\x04\x12\x12\n\ncreated_ns\x18\x08 \x01(\x03\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe9\x02\n\x0bQueueObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07managed\x18\x04 \x01(\x08\x12\x0c\n\x04leaf\x18\x05 \x01(\x08\x12-\n\nguaranteed\x18\x06 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12&\n\x03max\x18\x07 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12>\n\nproperties\x18\x08 \x03(\x0b\x32*.muster.bus.v1.QueueObject.PropertiesEntry\x12\x18\n\x10max_applications\x18\t \x01(\x04\x12\x16\n\x0ehas_guaranteed\x18\n \x01(\x08\x12\x0f\n\x07has_max\x18\x0b \x01(\x08\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x84\x05\n\x11\x41pplicationObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x17\n\x0frequested_queue\x18\x04 \x01(\t\x12\x0c\n\x04user\x18\x05 \x01(\t\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\x38\n\x04tags\x18\x07 \x03(\x0b\x32*.muster.bus.v1.ApplicationObject.TagsEntry\x12\r\n\x05state\x18\x08 \x01(\t\x12\x41\n\tstate_log\x18\t \x03(\x0b\x32..muster.bus.v1.ApplicationObject.StateLogEntry\x12\x14\n\x0csubmitted_ns\x18\n \x01(\x03\x12\x12\n\nstarted_ns\x18\x0b \x01(\x03\x12\x13\n\x0b\x66inished_ns\x18\x0c \x01(\x03\x12\x12\n\nsubmission\x18\r \x01(\x04\x12\x1c\n\x14\x65xecution_timeout_ms\x18\x0e \x01(\x03\x12\x32\n\x0fplaceholder_ask\x18\x0f \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x12\n\ngang_style\x18\x10 \x01(\t\x12\x18\n\x10rejected_message\x18\x11 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x12 \x01(\x03\x12,\n\x07waiting\x18\x13 \x01(\x0b\x32\x1b.muster.bus.v1.ReasonObject\x1a/\n\rStateLogEntry\x12\x0f\n\x07time_ns\x18\x01 \x01(\x03\x12\r\n\x05state\x18\x02 \x01(\t\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc1\x03\n\x06\x44\x65mand\x12\x16\n\x0e\x61llocation_key\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12+\n\x08resource\x18\x04 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12-\n\x04tags\x18\x06 \x03(\x0b\x32\x1f.muster.bus.v1.Demand.TagsEntry\x12\x12\n\ntask_group\x18\x07 \x01(\t\x12\x13\n\x0bplaceholder\x18\x08 \x01(\x08\x12\x12\n\noriginator\x18\t \x01(\x08\x12\x1a\n\x12\x61llow_preempt_self\x18\n \x01(\x08\x12\x1b\n\x13\x61llow_preempt_other\x18\x0b \x01(\x08\x12\x1d\n\x15has_preemption_policy\x18\x0c \x01(\x08\x12\x1c\n\x14\x65xecution_timeout_ms\x18\r \x01(\x03\x12\x12\n\nsubmission\x18\x0e \x01(\x04\x12\x12\n\ncreated_ns\x18\x0f \x01(\x03\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"s\n\tAskObject\x12%\n\x06\x64\x65mand\x18\x01 \x01(\x0b\x32\x15.muster.bus.v1.Demand\x12\x0f\n\x07pending\x18\x02 \x01(\x05\x12\x11\n\tallocated\x18\x03 \x01(\x05\x12\x1b\n\x13previous_generation\x18\x04 \x01(\x08\"\xad\x01\n\x10\x41llocationObject\x12%\n\x06\x64\x65mand\x18\x01 \x01(\x0b\x32\x15.muster.bus.v1.Demand\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x14\n\x0c\x61llocated_ns\x18\x04 \x01(\x03\x12\x0f\n\x07\x66oreign\x18\x05 \x01(\x08\x12\x1b\n\x13previous_generation\x18\x06 \x01(\x08\x12\x0f\n\x07ordinal\x18\x07 \x01(\r\"\xed\x01\n\x0cReasonObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0c\n\x04leaf\x18\x02 \x01(\t\x12+\n\x08resource\x18\x04 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x0c\n\x04\x63ode\x18\x05 \x01(\t\x12\r\n\x05queue\x18\x06 \x01(\t\x12\x15\n\rresource_type\x18\x07 \x01(\t\x12\r\n\x05\x61sked\x18\x08 \x01(\x03\x12\x0c\n\x04used\x18\t \x01(\x03\x12\r\n\x05limit\x18\n \x01(\x03\x12\x0c\n\x04\x66ree\x18\x0b \x01(\x03\x12\x0f\n\x07message\x18\x0c \x01(\t\x12\x10\n\x08since_ns\x18\r \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&muster_proto/muster/bus/v1/state.proto\x12\rmuster.bus.v1\x1a)muster_proto/muster/bus/v1/envelope.proto\"r\n\nQuantities\x12\x35\n\x06values\x18\x01 \x03(\x0b\x32%.muster.bus.v1.Quantities.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xfe\x01\n\x08RmObject\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12/\n\x05state\x18\x07 \x01(\x0e\x32 .muster.bus.v1.RmLifecycle.State\x12\x15\n\rregistered_ns\x18\x08 \x01(\x03\x12\x15\n\rregistrations\x18\t \x01(\x04\x12\x15\n\rnext_event_id\x18\n \x01(\x04\x12\x1e\n\x16next_response_sequence\x18\x0b \x01(\x04\x12\x17\n\x0fnext_submission\x18\x0c \x01(\x04\x12\x15\n\rinstance_uuid\x18\r \x01(\t\x12\x17\n\x0flast_decided_ns\x18\x0e \x01(\x03J\x04\x08\x02\x10\x07\"\xd8\x02\n\x12RegistrationObject\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cpolicy_group\x18\x02 \x01(\t\x12\x44\n\nbuild_info\x18\x03 \x03(\x0b\x32\x30.muster.bus.v1.RegistrationObject.BuildInfoEntry\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12H\n\x0c\x65xtra_config\x18\x05 \x03(\x0b\x32\x32.muster.bus.v1.RegistrationObject.ExtraConfigEntry\x12\x15\n\rregistrations\x18\x06 \x01(\x04\x1a\x30\n\x0e\x42uildInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x45xtraConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb9\x02\n\nNodeObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12=\n\nattributes\x18\x03 \x03(\x0b\x32).muster.bus.v1.NodeObject.AttributesEntry\x12+\n\x08\x63\x61pacity\x18\x04 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12+\n\x08occupied\x18\x05 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x13\n\x0bschedulable\x18\x06 \x01(\x08\x12\x12\n\nsubmission\x18\x07 \x01(\x04\x12\x12\n\ncreated_ns\x18\x08 \x01(\x03\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe9\x02\n\x0bQueueObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07managed\x18\x04 \x01(\x08\x12\x0c\n\x04leaf\x18\x05 \x01(\x08\x12-\n\nguaranteed\x18\x06 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12&\n\x03max\x18\x07 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12>\n\nproperties\x18\x08 \x03(\x0b\x32*.muster.bus.v1.QueueObject.PropertiesEntry\x12\x18\n\x10max_applications\x18\t \x01(\x04\x12\x16\n\x0ehas_guaranteed\x18\n \x01(\x08\x12\x0f\n\x07has_max\x18\x0b \x01(\x08\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x84\x05\n\x11\x41pplicationObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x17\n\x0frequested_queue\x18\x04 \x01(\t\x12\x0c\n\x04user\x18\x05 \x01(\t\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\x38\n\x04tags\x18\x07 \x03(\x0b\x32*.muster.bus.v1.ApplicationObject.TagsEntry\x12\r\n\x05state\x18\x08 \x01(\t\x12\x41\n\tstate_log\x18\t \x03(\x0b\x32..muster.bus.v1.ApplicationObject.StateLogEntry\x12\x14\n\x0csubmitted_ns\x18\n \x01(\x03\x12\x12\n\nstarted_ns\x18\x0b \x01(\x03\x12\x13\n\x0b\x66inished_ns\x18\x0c \x01(\x03\x12\x12\n\nsubmission\x18\r \x01(\x04\x12\x1c\n\x14\x65xecution_timeout_ms\x18\x0e \x01(\x03\x12\x32\n\x0fplaceholder_ask\x18\x0f \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x12\n\ngang_style\x18\x10 \x01(\t\x12\x18\n\x10rejected_message\x18\x11 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x12 \x01(\x03\x12,\n\x07waiting\x18\x13 \x01(\x0b\x32\x1b.muster.bus.v1.ReasonObject\x1a/\n\rStateLogEntry\x12\x0f\n\x07time_ns\x18\x01 \x01(\x03\x12\r\n\x05state\x18\x02 \x01(\t\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc1\x03\n\x06\x44\x65mand\x12\x16\n\x0e\x61llocation_key\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12+\n\x08resource\x18\x04 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12-\n\x04tags\x18\x06 \x03(\x0b\x32\x1f.muster.bus.v1.Demand.TagsEntry\x12\x12\n\ntask_group\x18\x07 \x01(\t\x12\x13\n\x0bplaceholder\x18\x08 \x01(\x08\x12\x12\n\noriginator\x18\t \x01(\x08\x12\x1a\n\x12\x61llow_preempt_self\x18\n \x01(\x08\x12\x1b\n\x13\x61llow_preempt_other\x18\x0b \x01(\x08\x12\x1d\n\x15has_preemption_policy\x18\x0c \x01(\x08\x12\x1c\n\x14\x65xecution_timeout_ms\x18\r \x01(\x03\x12\x12\n\nsubmission\x18\x0e \x01(\x04\x12\x12\n\ncreated_ns\x18\x0f \x01(\x03\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"s\n\tAskObject\x12%\n\x06\x64\x65mand\x18\x01 \x01(\x0b\x32\x15.muster.bus.v1.Demand\x12\x0f\n\x07pending\x18\x02 \x01(\x05\x12\x11\n\tallocated\x18\x03 \x01(\x05\x12\x1b\n\x13previous_generation\x18\x04 \x01(\x08\"\xad\x01\n\x10\x41llocationObject\x12%\n\x06\x64\x65mand\x18\x01 \x01(\x0b\x32\x15.muster.bus.v1.Demand\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x14\n\x0c\x61llocated_ns\x18\x04 \x01(\x03\x12\x0f\n\x07\x66oreign\x18\x05 \x01(\x08\x12\x1b\n\x13previous_generation\x18\x06 \x01(\x08\x12\x0f\n\x07ordinal\x18\x07 \x01(\r\"\xed\x01\n\x0cReasonObject\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0c\n\x04leaf\x18\x02 \x01(\t\x12+\n\x08resource\x18\x04 \x01(\x0b\x32\x19.muster.bus.v1.Quantities\x12\x0c\n\x04\x63ode\x18\x05 \x01(\t\x12\r\n\x05queue\x18\x06 \x01(\t\x12\x15\n\rresource_type\x18\x07 \x01(\t\x12\r\n\x05\x61sked\x18\x08 \x01(\x03\x12\x0c\n\x04used\x18\t \x01(\x03\x12\r\n\x05limit\x18\n \x01(\x03\x12\x0c\n\x04\x66ree\x18\x0b \x01(\x03\x12\x0f\n\x07message\x18\x0c \x01(\t\x12\x10\n\x08since_ns\x18\r \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_QUANTITIES_VALUESENTRY']._loaded_options = None
   _globals['_QUANTITIES_VALUESENTRY']._serialized_options = b'8\001'
-  _globals['_RMOBJECT_BUILDINFOENTRY']._loaded_options = None
-  _globals['_RMOBJECT_BUILDINFOENTRY']._serialized_options = b'8\001'
-  _globals['_RMOBJECT_EXTRACONFIGENTRY']._loaded_options = None
-  _globals['_RMOBJECT_EXTRACONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_REGISTRATIONOBJECT_BUILDINFOENTRY']._loaded_options = None
+  _globals['_REGISTRATIONOBJECT_BUILDINFOENTRY']._serialized_options = b'8\001'
+  _globals['_REGISTRATIONOBJECT_EXTRACONFIGENTRY']._loaded_options = None
+  _globals['_REGISTRATIONOBJECT_EXTRACONFIGENTRY']._serialized_options = b'8\001'
   _globals['_NODEOBJECT_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_NODEOBJECT_ATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_QUEUEOBJECT_PROPERTIESENTRY']._loaded_options = None
@@ -51,33 +51,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUANTITIES_VALUESENTRY']._serialized_start=169
   _globals['_QUANTITIES_VALUESENTRY']._serialized_end=214
   _globals['_RMOBJECT']._serialized_start=217
-  _globals['_RMOBJECT']._serialized_end=746
-  _globals['_RMOBJECT_BUILDINFOENTRY']._serialized_start=646
-  _globals['_RMOBJECT_BUILDINFOENTRY']._serialized_end=694
-  _globals['_RMOBJECT_EXTRACONFIGENTRY']._serialized_start=696
-  _globals['_RMOBJECT_EXTRACONFIGENTRY']._serialized_end=746
-  _globals['_NODEOBJECT']._serialized_start=749
-  _globals['_NODEOBJECT']._serialized_end=1062
-  _globals['_NODEOBJECT_ATTRIBUTESENTRY']._serialized_start=1013
-  _globals['_NODEOBJECT_ATTRIBUTESENTRY']._serialized_end=1062
-  _globals['_QUEUEOBJECT']._serialized_start=1065
-  _globals['_QUEUEOBJECT']._serialized_end=1426
-  _globals['_QUEUEOBJECT_PROPERTIESENTRY']._serialized_start=1377
-  _globals['_QUEUEOBJECT_PROPERTIESENTRY']._serialized_end=1426
-  _globals['_APPLICATIONOBJECT']._serialized_start=1429
-  _globals['_APPLICATIONOBJECT']._serialized_end=2073
-  _globals['_APPLICATIONOBJECT_STATELOGENTRY']._serialized_start=1981
-  _globals['_APPLICATIONOBJECT_STATELOGENTRY']._serialized_end=2028
-  _globals['_APPLICATIONOBJECT_TAGSENTRY']._serialized_start=2030
-  _globals['_APPLICATIONOBJECT_TAGSENTRY']._serialized_end=2073
-  _globals['_DEMAND']._serialized_start=2076
-  _globals['_DEMAND']._serialized_end=2525
-  _globals['_DEMAND_TAGSENTRY']._serialized_start=2030
-  _globals['_DEMAND_TAGSENTRY']._serialized_end=2073
-  _globals['_ASKOBJECT']._serialized_start=2527
-  _globals['_ASKOBJECT']._serialized_end=2642
-  _globals['_ALLOCATIONOBJECT']._serialized_start=2645
-  _globals['_ALLOCATIONOBJECT']._serialized_end=2818
-  _globals['_REASONOBJECT']._serialized_start=2821
-  _globals['_REASONOBJECT']._serialized_end=3058
+  _globals['_RMOBJECT']._serialized_end=471
+  _globals['_REGISTRATIONOBJECT']._serialized_start=474
+  _globals['_REGISTRATIONOBJECT']._serialized_end=818
+  _globals['_REGISTRATIONOBJECT_BUILDINFOENTRY']._serialized_start=718
+  _globals['_REGISTRATIONOBJECT_BUILDINFOENTRY']._serialized_end=766
+  _globals['_REGISTRATIONOBJECT_EXTRACONFIGENTRY']._serialized_start=768
+  _globals['_REGISTRATIONOBJECT_EXTRACONFIGENTRY']._serialized_end=818
+  _globals['_NODEOBJECT']._serialized_start=821
+  _globals['_NODEOBJECT']._serialized_end=1134
+  _globals['_NODEOBJECT_ATTRIBUTESENTRY']._serialized_start=1085
+  _globals['_NODEOBJECT_ATTRIBUTESENTRY']._serialized_end=1134
+  _globals['_QUEUEOBJECT']._serialized_start=1137
+  _globals['_QUEUEOBJECT']._serialized_end=1498
+  _globals['_QUEUEOBJECT_PROPERTIESENTRY']._serialized_start=1449
+  _globals['_QUEUEOBJECT_PROPERTIESENTRY']._serialized_end=1498
+  _globals['_APPLICATIONOBJECT']._serialized_start=1501
+  _globals['_APPLICATIONOBJECT']._serialized_end=2145
+  _globals['_APPLICATIONOBJECT_STATELOGENTRY']._serialized_start=2053
+  _globals['_APPLICATIONOBJECT_STATELOGENTRY']._serialized_end=2100
+  _globals['_APPLICATIONOBJECT_TAGSENTRY']._serialized_start=2102
+  _globals['_APPLICATIONOBJECT_TAGSENTRY']._serialized_end=2145
+  _globals['_DEMAND']._serialized_start=2148
+  _globals['_DEMAND']._serialized_end=2597
+  _globals['_DEMAND_TAGSENTRY']._serialized_start=2102
+  _globals['_DEMAND_TAGSENTRY']._serialized_end=2145
+  _globals['_ASKOBJECT']._serialized_start=2599
+  _globals['_ASKOBJECT']._serialized_end=2714
+  _globals['_ALLOCATIONOBJECT']._serialized_start=2717
+  _globals['_ALLOCATIONOBJECT']._serialized_end=2890
+  _globals['_REASONOBJECT']._serialized_start=2893
+  _globals['_REASONOBJECT']._serialized_end=3130
 # @@protoc_insertion_point(module_scope)

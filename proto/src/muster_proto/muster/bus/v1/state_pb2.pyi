@@ -6,7 +6,8 @@ What travels on si.state.v1: the whole new state of one primary object; a tombst
 Key of the record: <rmID>/<kind>/<id>, with '/' and '%' in rmID and in each part of the id percent-encoded.
 
   kind   id                                   value
-  rm     -                                    RmObject
+  rm     -                                    RmObject           (first in each transaction that concerns the RM)
+  reg    -                                    RegistrationObject (behind the RmObject, once for each registration)
   node   <partition>/<nodeID>                 NodeObject
   queue  <partition>/<path>                   QueueObject        (dynamic or draining queues: what the text does not say)
   app    <partition>/<applicationID>          ApplicationObject
@@ -79,6 +80,57 @@ Global___Quantities: _TypeAlias = Quantities  # noqa: Y015
 class RmObject(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    RM_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REGISTERED_NS_FIELD_NUMBER: _builtins.int
+    REGISTRATIONS_FIELD_NUMBER: _builtins.int
+    NEXT_EVENT_ID_FIELD_NUMBER: _builtins.int
+    NEXT_RESPONSE_SEQUENCE_FIELD_NUMBER: _builtins.int
+    NEXT_SUBMISSION_FIELD_NUMBER: _builtins.int
+    INSTANCE_UUID_FIELD_NUMBER: _builtins.int
+    LAST_DECIDED_NS_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    state: _envelope_pb2.RmLifecycle.State.ValueType
+    registered_ns: _builtins.int
+    """of the registration in force"""
+    registrations: _builtins.int
+    """how many there were; a new one drops all objects of the RM"""
+    next_event_id: _builtins.int
+    """Counters of the RM's one order: the next number to give."""
+    next_response_sequence: _builtins.int
+    next_submission: _builtins.int
+    """order of submission of applications and asks"""
+    instance_uuid: _builtins.str
+    """InstanceUUID in the events' REST answers; made at the first registration"""
+    last_decided_ns: _builtins.int
+    """the clock's highest value used: time does not run backwards over a restart"""
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+        state: _envelope_pb2.RmLifecycle.State.ValueType = ...,
+        registered_ns: _builtins.int = ...,
+        registrations: _builtins.int = ...,
+        next_event_id: _builtins.int = ...,
+        next_response_sequence: _builtins.int = ...,
+        next_submission: _builtins.int = ...,
+        instance_uuid: _builtins.str = ...,
+        last_decided_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RmObject: _TypeAlias = RmObject  # noqa: Y015
+
+@_typing.final
+class RegistrationObject(_message.Message):
+    """What the RM said when it registered. Apart from RmObject, which every transaction writes: a configuration may be large."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     @_typing.final
     class BuildInfoEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
@@ -119,39 +171,18 @@ class RmObject(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    RM_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     POLICY_GROUP_FIELD_NUMBER: _builtins.int
     BUILD_INFO_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     EXTRA_CONFIG_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    REGISTERED_NS_FIELD_NUMBER: _builtins.int
     REGISTRATIONS_FIELD_NUMBER: _builtins.int
-    NEXT_EVENT_ID_FIELD_NUMBER: _builtins.int
-    NEXT_RESPONSE_SEQUENCE_FIELD_NUMBER: _builtins.int
-    NEXT_SUBMISSION_FIELD_NUMBER: _builtins.int
-    INSTANCE_UUID_FIELD_NUMBER: _builtins.int
-    LAST_DECIDED_NS_FIELD_NUMBER: _builtins.int
-    rm_id: _builtins.str
     version: _builtins.str
     policy_group: _builtins.str
     config: _builtins.str
     """the queue configuration in force, as text"""
-    state: _envelope_pb2.RmLifecycle.State.ValueType
-    registered_ns: _builtins.int
-    """of the registration in force"""
     registrations: _builtins.int
-    """how many there were; a new one drops all objects of the RM"""
-    next_event_id: _builtins.int
-    """Counters of the RM's one order: the next number to give."""
-    next_response_sequence: _builtins.int
-    next_submission: _builtins.int
-    """order of submission of applications and asks"""
-    instance_uuid: _builtins.str
-    """InstanceUUID in the events' REST answers; made at the first registration"""
-    last_decided_ns: _builtins.int
-    """the clock's highest value used: time does not run backwards over a restart"""
+    """as in the RmObject that it belongs to"""
     @_builtins.property
     def build_info(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -159,28 +190,20 @@ class RmObject(_message.Message):
     def __init__(
         self,
         *,
-        rm_id: _builtins.str = ...,
         version: _builtins.str = ...,
         policy_group: _builtins.str = ...,
         build_info: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         config: _builtins.str = ...,
         extra_config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        state: _envelope_pb2.RmLifecycle.State.ValueType = ...,
-        registered_ns: _builtins.int = ...,
         registrations: _builtins.int = ...,
-        next_event_id: _builtins.int = ...,
-        next_response_sequence: _builtins.int = ...,
-        next_submission: _builtins.int = ...,
-        instance_uuid: _builtins.str = ...,
-        last_decided_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "config", b"config", "extra_config", b"extra_config", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "policy_group", b"policy_group", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "config", b"config", "extra_config", b"extra_config", "policy_group", b"policy_group", "registrations", b"registrations", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RmObject: _TypeAlias = RmObject  # noqa: Y015
+Global___RegistrationObject: _TypeAlias = RegistrationObject  # noqa: Y015
 
 @_typing.final
 class NodeObject(_message.Message):

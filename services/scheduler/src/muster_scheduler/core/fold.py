@@ -201,9 +201,9 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
         return
     partition.add_pending(app, ask.shape.items, -ask.pending)
     ask.gone = True
-    group, ask.group = ask.group, None
+    group = ask.group
     if group is not None:
-        group.asks -= 1
+        group.pull(ask)
         if not group.asks:
             del app.groups[group.shape, group.priority]
 

@@ -260,6 +260,14 @@ class AskGroup:
         heapq.heappush(self.heap, (ask.created_ns, ask.submission, ask))
         self.asks += 1
 
+    def pull(self, ask: Ask) -> None:
+        """Takes an ask out. Its place in the heap goes when it comes up, or when such places outnumber the asks."""
+        ask.group = None
+        self.asks -= 1
+        if len(self.heap) > 2 * self.asks + 16:
+            self.heap = [entry for entry in self.heap if entry[2].group is self and not entry[2].gone]
+            heapq.heapify(self.heap)
+
     def __repr__(self) -> str:
         return f"AskGroup({self.app.app_id}, {self.shape.name}, priority={self.priority})"
 

@@ -433,8 +433,7 @@ class Partition:
         out.touch(ask, self.name)
         if group is None:
             return
-        ask.group = None
-        group.asks -= 1
+        group.pull(ask)
         if group.asks:
             if group.ready_key is not None:
                 self.waiting.place_ready(group)

@@ -36,8 +36,10 @@ demo: install ## a scheduler on this machine, a cluster's trace through it, and 
 
 test: install-dev ## every test; finds or installs Kafka, Redis and PostgreSQL (tests/README.md)
 	@scripts/test-servers
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS)
-	$(BIN)/pytest $(SERIAL_TESTS) $(PYTEST_ARGS)
+	@status=0; \
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest $(SERIAL_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	exit $$status
 
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-QUEUE_NAME = re.compile(r"^[a-zA-Z0-9_:#/@-]{1,64}$")
+QUEUE_NAME = re.compile(r"[a-zA-Z0-9_:#/@-]{1,64}\Z")
 
 
 def allows(text: str, user: str, groups: tuple[str, ...]) -> bool:

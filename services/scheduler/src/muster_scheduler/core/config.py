@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from muster_scheduler.core.resources import INT64_MAX
 
 ROOT = "root"
+# How deep a queue may be, root counted: beyond, it is an accident; each level costs with every allocation below it.
+QUEUE_DEPTH_MAX = 32
 DEFAULT_PARTITION = "default"
 
-_QUANTITY = re.compile(r"^([0-9]+)\s*([A-Za-z]*)$")
+_QUANTITY = re.compile(r"([0-9]+)\s*([A-Za-z]*)\Z")
+_DIGITS_MAX = 30  # more than any int64 has, with zeros before it; int() refuses thousands
+
 _SUFFIXES = {
     "": 1,
     **{letter: 1000 ** (power + 1) for power, letter in enumerate("kMGTPE")},
@@ -33,17 +37,21 @@ def parse_quantity(resource_type: str, text: str) -> int:
     """
     match = _QUANTITY.match(text.strip())
     if match is None:
-        raise InvalidQuantity(f"invalid quantity {text!r}: expected digits and a suffix, such as 500m, 10, 2k or 4Gi")
+        raise InvalidQuantity(
+            f"invalid quantity {text[:100]!r}: expected digits and a suffix, such as 500m, 10, 2k or 4Gi"
+        )
     digits, suffix = match.groups()
+    if len(digits) > _DIGITS_MAX:
+        raise InvalidQuantity(f"quantity {text[:_DIGITS_MAX]!r}… is over {INT64_MAX}")
     if suffix == "m":
         if resource_type != VCORE:
-            raise InvalidQuantity(f"invalid suffix 'm' in {text!r}: thousandths exist for vcore only")
+            raise InvalidQuantity(f"invalid suffix 'm' in {text[:100]!r}: thousandths exist for vcore only")
         value = int(digits)
     else:
         factor = _SUFFIXES.get(suffix)
         if factor is None:
             raise InvalidQuantity(
-                f"invalid suffix {suffix!r} in {text!r}: expected one of k M G T P E Ki Mi Gi Ti Pi Ei"
+                f"invalid suffix {suffix[:100]!r} in {text[:100]!r}: expected one of k M G T P E Ki Mi Gi Ti Pi Ei"
             )
         value = int(digits) * factor * (1000 if resource_type == VCORE else 1)
     if value > INT64_MAX:

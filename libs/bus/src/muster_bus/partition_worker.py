@@ -62,6 +62,11 @@ class WorkerSettings(BaseModel):
     max_records_apply: int = Field(
         default=128, ge=1, description="Input records per call of the machine; other tasks run between calls."
     )
+    max_bytes_apply: int = Field(
+        default=32 << 10,
+        ge=1,
+        description="Input bytes per call of the machine, at least one record: they differ in size a thousandfold.",
+    )
     max_output_records: int = Field(
         default=20_000, ge=1, description="Output records from which on a transaction takes no more input."
     )
@@ -373,6 +378,7 @@ class _Life:
         self._output_bytes = 0
         self._inputs = 0
         self._dirty = False  # there is something to commit
+        self._kept: Sequence[Record] = ()  # read, and too much for one call of the machine
         self._is_position_new = True  # the next transaction carries the input position
         self._tick_was_empty = False
         self._end_asked_s = self._clock.monotonic()
@@ -384,7 +390,7 @@ class _Life:
                 if self._is_full():
                     await self._finish_commit()
                     continue
-                records = await self._reader.read(self._appetite(), self._wait_s())  # 6 read, or the deadline comes
+                records = await self._next()  # 6 read, or the deadline comes
                 if records:
                     await self._apply(records)  # 7 apply, tick
                 self._tick_if_due()
@@ -410,6 +416,19 @@ class _Life:
         if self._is_careful():
             return 1
         return min(self._settings.max_records_apply, self._settings.max_records_batch - self._inputs)
+
+    async def _next(self) -> Sequence[Record]:
+        """What one call of the machine gets; nothing when nothing came in time."""
+        if not self._kept:
+            self._kept = await self._reader.read(self._appetite(), self._wait_s())
+        appetite, size_bytes = self._appetite(), 0
+        for count, record in enumerate(self._kept, start=1):
+            size_bytes += len(record.value or b"")
+            if count >= appetite or size_bytes >= self._settings.max_bytes_apply:
+                taken, self._kept = self._kept[:count], self._kept[count:]
+                return taken
+        taken, self._kept = self._kept, ()
+        return taken
 
     def _is_full(self) -> bool:
         """The next transaction takes no more."""
@@ -458,7 +477,7 @@ class _Life:
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
                 error.blamed = True
                 raise
-        worker.position = self._reader.position
+        worker.position = after if self._kept else self._reader.position
         self._inputs += len(records)
         self._dirty = self._is_position_new = True
         await asyncio.sleep(0)  # a batch may be long: let others run

@@ -33,5 +33,7 @@ class SchedulerSettings(BaseModel):
     )
     http_address: str = Field(default="", description="Health and metrics; empty: not served.")
     worker: WorkerSettings = Field(
-        default=WorkerSettings(max_records_apply=32), description="How partition workers pace themselves."
+        # Small transactions: their records reach the RM while the next are decided.
+        default=WorkerSettings(max_output_records=4000),
+        description="How partition workers pace themselves.",
     )

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from muster_cli import addresses, operations
 from muster_cli.errors import UsageError
 from muster_cli.probe import probe
+from muster_service.http_server import HttpServer
 from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -42,12 +43,10 @@ async def _hangs() -> bool:
 
 @asynccontextmanager
 async def served(app: Starlette) -> AsyncIterator[str]:
-    listener = addresses.listen("test", "127.0.0.1:0")
-    host, port = listener.getsockname()
-    server = operations.HttpServer(app, listener)
+    server = HttpServer(app, "127.0.0.1:0", operations.STOP_TIMEOUT_S)
     await server.start()
     try:
-        yield f"http://{host}:{port}"
+        yield f"http://127.0.0.1:{server.port}"
     finally:
         await server.stop()
 
@@ -88,11 +87,7 @@ def test_a_taken_port_is_said_with_the_setting_and_the_address() -> None:
 @pytest.mark.parametrize("address", ["9090", "host", ":9090", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:x"])
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(UsageError, match="expected host:port"):
-        addresses.parse("--http-address", address)
-
-
-def test_an_ipv6_host_stands_in_brackets() -> None:
-    assert addresses.parse("--http-address", "[::1]:80") == ("::1", 80)
+        addresses.check_free("--http-address", address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9090", "ftp://127.0.0.1", "grpc://"])

@@ -5,18 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-import httpx
 import pytest
 from unit.view.recorded import Bench
-
-
-async def test_a_small_answer_is_sent_at_once(bench: Bench) -> None:
-    async with bench.view(http_address="127.0.0.1:0") as view:
-        assert view._server is not None
-        # asyncio switches Nagle's algorithm off only where the socket names its protocol.
-        assert view._server._socket.proto == socket.IPPROTO_TCP
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{view.http_port}") as client:
-            assert (await client.get("/ws/v1/partitions")).content == b"[]\n"
 
 
 async def test_a_taken_port_is_named_and_nothing_is_left_behind(bench: Bench) -> None:

@@ -1,14 +1,11 @@
-"""What an operator asks a process: is it alive, is it ready, how is it doing. And the HTTP server that answers."""
+"""What an operator asks a process: is it alive, is it ready, how is it doing."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
-import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -61,36 +58,3 @@ async def _ask(check: HealthCheck) -> bool:
     except Exception as error:  # a check that fails is an answer
         log.warning("health check failed", error=repr(error))
         return False
-
-
-class HttpServer:
-    """Serves an application on a socket, within the life of the process: it takes no signals of its own."""
-
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=int(STOP_TIMEOUT_S)
-        )
-        self._server = _Server(config)
-        self._listener = listener
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Returns when requests are answered."""
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
-        while not self._server.started and not self._task.done():  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(0.01)
-        if self._task.done():
-            self._task.result()
-
-    async def stop(self) -> None:
-        """Returns when no request is under way any more, or their time is over."""
-        if self._task is not None:
-            self._server.should_exit = True
-            await self._task
-        self._listener.close()
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

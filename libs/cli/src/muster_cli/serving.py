@@ -17,6 +17,7 @@ from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import BusError, LogUnavailable
 from muster_bus.log import Log
 from muster_bus.settings import make_log
+from muster_service.http_server import HttpServer
 from rich.console import Console
 
 from muster_cli import addresses, logs, operations, queue_config
@@ -104,8 +105,9 @@ def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
     opened = []
     if settings.scheduler.http_address:
-        listener = addresses.listen("scheduler.http_address", settings.scheduler.http_address)
-        server = operations.HttpServer(operations.operations_app({"scheduler": service.healthy}), listener)
+        addresses.check_free("scheduler.http_address", settings.scheduler.http_address)
+        app = operations.operations_app({"scheduler": service.healthy})
+        server = HttpServer(app, settings.scheduler.http_address, operations.STOP_TIMEOUT_S)
         opened.append(Opened("http", server.start, server.stop))
     return Plan(opened, [Part("scheduler", service)], [service.healthy])
 
@@ -177,7 +179,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
         raise
     except StartFailed as error:
         if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
-            raise UsageError(str(error.cause)) from error
+            raise UsageError(error.cause.strerror or str(error.cause)) from error
         log.error("could not start", service=error.service, exc_info=error.cause)
         raise
     return 0

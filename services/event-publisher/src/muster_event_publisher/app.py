@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 import structlog
-import uvicorn
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.topics import Topics
+from muster_service.http_server import HttpServer
 
 from muster_event_publisher import metrics
 from muster_event_publisher.feed import PartitionFeed
@@ -21,15 +19,15 @@ from muster_event_publisher.history.sink import Sink
 from muster_event_publisher.log_search import LogSearch
 from muster_event_publisher.rest import EventsRest
 from muster_event_publisher.ring import Rings
-from muster_event_publisher.settings import PublisherSettings, parse_address
+from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStreams, StreamLimits
 
 log = structlog.get_logger(__name__)
 
 SinkPlan = tuple[Sink, FlushPolicy]
-# Longest wait for connections to end: uvicorn itself gives them five seconds.
-_HTTP_STOP_S = 8.0
+# Time that open answers have at stop; event streams are told before, and end at once.
+_HTTP_STOP_S = 5.0
 
 
 class _Closable(Protocol):
@@ -80,7 +78,7 @@ class PublisherService:
         self._follow_tasks: list[asyncio.Task[None]] = []
         self._export_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._server: _Server | None = None
+        self._server: HttpServer | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._done: asyncio.Future[None] | None = None
         self._stopping = False
@@ -106,9 +104,9 @@ class PublisherService:
         self._tasks = [self._task(self._streams.watch(), "streams"), self._task(self._measure(), "measure")]
         # 3. then the door
         if self.settings.http_address:
-            self._server = _Server(self.asgi, self.settings.http_address)
+            self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S)
             self._http_task = self._task(self._server.serve(), "http")
-            await self._server.ready(self._http_task)
+            await self._server.ready()
         log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
 
     async def wait(self) -> None:
@@ -135,9 +133,8 @@ class PublisherService:
         # 2. the door closes last, so that streams could take the last events
         self._streams.stopping = True
         self.rings.wake_all()
-        if self._server is not None and self._http_task is not None:
-            self._server.stop()
-            await asyncio.wait({self._http_task}, timeout=_HTTP_STOP_S)
+        if self._server is not None:
+            await self._server.stop()
         await self._close()
         if not self._done.done():
             self._done.set_result(None)
@@ -221,61 +218,3 @@ def sinks_of(settings: PublisherSettings, topics: Topics) -> list[SinkPlan]:
         # Bytes are bounded by records here: a write goes on at most a second later anyway.
         plans.append((sink, FlushPolicy(settings.postgres_flush_records, 64 << 20, settings.postgres_flush_s)))
     return plans
-
-
-class _Server:
-    """uvicorn within a running loop: it takes no signals and binds before it is started."""
-
-    def __init__(self, app: Any, address: str) -> None:
-        parsed = parse_address(address)
-        assert parsed is not None, "checked by the settings"
-        host, port = parsed
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((host, port))
-        except OSError as error:
-            self._socket.close()
-            raise OSError(error.errno, f"http_address {address}: {error.strerror}") from error
-        self.port: int = self._socket.getsockname()[1]
-        # proxy_headers off: uvicorn would take the peer's address from a header that any local client can send.
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", server_header=False, proxy_headers=False,
-            timeout_graceful_shutdown=5, h11_max_incomplete_event_size=64 * 1024,
-        )  # fmt: skip
-        self._server = _NoSignals(config)
-
-    async def serve(self) -> None:
-        try:
-            await self._server.serve(sockets=[self._socket])
-        finally:
-            self._socket.close()
-
-    async def ready(self, serving: asyncio.Task[None]) -> None:
-        """Returns when it listens; raises when serving ended before."""
-        up = asyncio.ensure_future(self._server.up.wait())
-        await asyncio.wait({up, serving}, return_when=asyncio.FIRST_COMPLETED)
-        up.cancel()
-        if serving.done():
-            serving.result()
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-
-    def kill(self) -> None:
-        self._server.force_exit = self._server.should_exit = True
-
-
-class _NoSignals(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

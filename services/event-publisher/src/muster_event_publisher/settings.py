@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from muster_service.addresses import parse_address
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 _ADDRESS = "127.0.0.1:9082"
@@ -75,8 +76,8 @@ class PublisherSettings(BaseModel):
     @field_validator("http_address")
     @classmethod
     def _address(cls, value: str) -> str:
-        if value and parse_address(value) is None:
-            raise ValueError(f"http_address {value!r}: expected host:port with a port from 0 to 65535")
+        if value:
+            parse_address("http_address", value)
         return value
 
     @field_validator("postgres_schema")
@@ -86,11 +87,3 @@ class PublisherSettings(BaseModel):
         if not (value.isascii() and value.isidentifier() and value == value.lower() and len(value) <= 63):
             raise ValueError(f"postgres_schema {value!r}: expected lower-case letters, digits and '_', at most 63")
         return value
-
-
-def parse_address(text: str) -> tuple[str, int] | None:
-    """``host:port`` (IPv6 in brackets) as a pair; None when it is not one."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        return None
-    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
 import structlog
-import uvicorn
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as grpc_health_aio
@@ -26,6 +25,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
+from muster_service.http_server import HttpServer
 
 from muster_gateway import metrics
 from muster_gateway.codec import RequestCodec
@@ -235,22 +235,12 @@ class Gateway:
             self._is_alive,
             self.ready,
         )
-        listener = _listen(self.settings.http_address)
-        self.http_port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            front,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=max(1, round(self.settings.stop_grace_s)),
-        )
-        server = _HttpServer(config)
-        serving = asyncio.create_task(server.serve(sockets=[listener]), name="http front")
-        self._stack.push_async_callback(_stop_http, server, serving, listener)
+        server = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
+        self.http_port = server.port
+        self._stack.push_async_callback(server.stop)
+        serving = asyncio.create_task(server.serve(), name="http front")
         serving.add_done_callback(self._task_done)
-        await asyncio.wait({serving, asyncio.create_task(server.listening.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        await server.ready()
 
     async def _target(self, app: Target | None, url: str, name: str) -> Target:
         if app is not None:
@@ -325,42 +315,6 @@ class Gateway:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, status)
-
-
-class _HttpServer(uvicorn.Server):
-    """Signals are the command's business, not a part's; and it says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _stop_http(server: uvicorn.Server, serving: asyncio.Task[None], listener: socket.socket) -> None:
-    server.should_exit = True
-    await asyncio.wait({serving})
-    listener.close()
-
-
-def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, int(port)))
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"http_address: {address!r} cannot be listened on: {error.strerror}") from error
-    return listener
 
 
 def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from muster_service.addresses import parse_address
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 _MIB = 1024 * 1024
 
@@ -88,3 +89,10 @@ class GatewaySettings(BaseModel):
     keepalive_timeout_s: float = Field(
         10.0, gt=0, description="No answer to a ping for so long: the connection is lost."
     )
+
+    @field_validator("grpc_address", "http_address")
+    @classmethod
+    def _address(cls, value: str, info: ValidationInfo) -> str:
+        if value or info.field_name != "http_address":  # the front alone may be left away
+            parse_address(str(info.field_name), value)
+        return value

@@ -10,6 +10,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.topics import Topics
+from muster_service.http_server import HttpServer
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -17,7 +18,6 @@ from muster_scheduler.follower import RmState
 from muster_scheduler.view import dao
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.health import HealthCheck
-from muster_scheduler.view.http_server import HttpServer
 from muster_scheduler.view.rest import ViewRest, cooperate
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster_service.addresses import parse_address
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
@@ -50,14 +51,6 @@ class ViewSettings(BaseModel):
     @field_validator("http_address")
     @classmethod
     def _address(cls, value: str) -> str:
-        if value and parse_address(value) is None:
-            raise ValueError(f"http_address {value!r}: expected host:port with a port from 0 to 65535")
+        if value:
+            parse_address("http_address", value)
         return value
-
-
-def parse_address(text: str) -> tuple[str, int] | None:
-    """``host:port`` (IPv6 in brackets) as a pair; None when it is not one."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        return None
-    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,49 @@
+"""Addresses to listen on: read, and bound."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+_EXPECTED = "expected host:port with a port from 0 to 65535, an IPv6 host in brackets"
+
+
+def parse_address(field: str, text: str) -> tuple[str, int]:
+    """``host:port`` as a pair; the host without brackets.
+
+    :param field: the setting that holds it, for the error.
+    :raises ValueError: it is not one; names field, value and what was expected.
+    """
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    well_formed = colon and host and bracketed == (":" in host) and not set(host) & set("[]/ ")
+    if not well_formed or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"{field} {text!r}: {_EXPECTED}")
+    return host, int(port)
+
+
+def listen(field: str, text: str) -> socket.socket:
+    """A socket that listens on an address; port 0: any free one. Who connects waits until it is served.
+
+    :raises ValueError: see :func:`parse_address`.
+    :raises OSError: it cannot be listened on; its ``strerror`` names field, value and why.
+    """
+    host, port = parse_address(field, text)
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise OSError(errno.EADDRNOTAVAIL, f"{field}: {text}: no such host here: {error.strerror}") from error
+    # The protocol is named: only then asyncio sends at once. Else a small answer waits 40 ms (Nagle's algorithm holds
+    # it back until the client acknowledges what came before, which clients put off).
+    listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections do not hold the port
+        listener.bind(place)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        taken = error.errno == errno.EADDRINUSE
+        why = "is taken by another process" if taken else f"cannot be listened on: {error.strerror}"
+        raise OSError(error.errno, f"{field}: {text} {why}") from error
+    return listener

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ def _end_servers() -> None:
     servers.stop_all(Path(os.environ.pop(_DIRECTORY)))
 
 
-def _address(kind: servers.Kind) -> str:
+def _address(kind: servers.Kind, directory: Path | None = None) -> str:
     try:
-        return servers.find(kind, Path(os.environ[_DIRECTORY])).address
+        return servers.find(kind, directory or Path(os.environ[_DIRECTORY])).address
     except servers.NoServer as error:
         if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1":
             pytest.fail(f"MUSTER_REQUIRE_SERVERS=1, but {error}", pytrace=False)
@@ -34,6 +35,15 @@ def _address(kind: servers.Kind) -> str:
 def kafka_bootstrap() -> str:
     """Address of a Kafka broker, "host:port". Shared by all tests: topics and ids need a prefix of their own."""
     return _address("kafka")
+
+
+@pytest.fixture
+def fresh_kafka_bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a broker that was started for this test a moment ago; one from the environment is none."""
+    monkeypatch.delenv(servers.ENVIRONMENT["kafka"], raising=False)
+    directory = tmp_path / "servers"
+    yield _address("kafka", directory)
+    servers.stop_all(directory)
 
 
 @pytest.fixture(scope="session")

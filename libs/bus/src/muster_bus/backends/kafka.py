@@ -586,15 +586,27 @@ class KafkaOwner:
     async def start(self) -> None:
         """Fences the previous owner, and waits until what it had under way is finished or undone."""
         try:
-            await self._log.bounded(self._producer.start(), f"take-over of {self._story}")
+            await self._log.bounded(self._take_over(), f"take-over of {self._story}")
         except BaseException:
             await _stop_producer(self._producer)
             raise
 
+    async def _take_over(self) -> None:
+        """Both coordinators have answered when it returns: a commit has less time than a fresh broker may need to
+        make its internal topics. The transactions' does so for the producer's id; the group's is asked here.
+
+        (A commit on a fresh broker that has no answer for other reasons was seen once: a broker in a container that
+        could not reach itself under its advertised address never ended a transaction. No waiting cures that.)
+        """
+        await self._producer.start()
+        await self._stable_offset()
+
     async def committed(self) -> int | None:
         self._check()
-        offset = stable_offset(self._producer.client, self._group, *self._place)
-        return await self._log.bounded(offset, f"committed position of {self._story}")
+        return await self._log.bounded(self._stable_offset(), f"committed position of {self._story}")
+
+    async def _stable_offset(self) -> int | None:
+        return await stable_offset(self._producer.client, self._group, *self._place)
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         self._check()

@@ -24,8 +24,24 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-_UNSTABLE_OFFSET_COMMIT = 88  # not among aiokafka's errors
-_RETRY_S = 0.01
+# Codes that Kafka calls retriable and aiokafka does not know.
+_RETRIED = {
+    13: "NETWORK_EXCEPTION",
+    72: "LISTENER_NOT_FOUND",
+    74: "FENCED_LEADER_EPOCH",
+    75: "UNKNOWN_LEADER_EPOCH",
+    88: "UNSTABLE_OFFSET_COMMIT",
+    89: "THROTTLING_QUOTA_EXCEEDED",
+}
+# A transaction's end takes milliseconds; a coordinator that loads its groups, seconds.
+_RETRY_MIN_S = 0.01
+_RETRY_MAX_S = 0.2
+
+
+class NotYet(errors.KafkaError):  # type: ignore[misc]
+    """An answer that another try changes."""
+
+    retriable = True
 
 
 class _StableOffsetsResponse(Response):  # type: ignore[misc]
@@ -86,23 +102,43 @@ class _StableOffsetsRequest(Request[_StableOffsetsRequestStruct]):  # type: igno
         return request_struct_class(self._group, [(self._topic, [self._partition], {})], True, {})
 
 
+def offset_in(response: _StableOffsetsResponse, topic: str, partition: int) -> int | None:
+    """The offset in an answer, None when there is none. Raises what the answer says, as aiokafka's error.
+
+    An answer with an error as a whole holds no topics: the coordinator is still loading, for one.
+    """
+    _check(response.error_code)
+    for answered, partitions, _ in response.topics:
+        for number, offset, _, _, code, _ in partitions:
+            if (answered, number) == (topic, partition):
+                _check(code)
+                return int(offset) if offset >= 0 else None
+    raise errors.KafkaError(f"the answer holds no offset of {topic}[{partition}]")
+
+
+def _check(code: int) -> None:
+    if code == 0:
+        return
+    if code in _RETRIED:
+        raise NotYet(_RETRIED[code])
+    kind = errors.for_code(code)
+    failure: errors.KafkaError = kind() if kind is not errors.UnknownError else kind(f"error code {code}")
+    raise failure
+
+
 async def stable_offset(client: AIOKafkaClient, group: str, topic: str, partition: int) -> int | None:
     """The group's committed offset, None when there is none. Without end until the coordinator answers: the caller
     bounds it in time. Raises aiokafka's errors that no retry cures."""
+    pause_s = _RETRY_MIN_S
     while True:
         try:
             node = await client.coordinator_lookup(CoordinationType.GROUP, group)
             if await client.ready(node, group=ConnectionGroup.COORDINATION):
                 request = _StableOffsetsRequest(group, topic, partition)
                 response = await client.send(node, request, group=ConnectionGroup.COORDINATION)
-                ((_, ((_, offset, _, _, partition_error, _),), _),) = response.topics
-                code = response.error_code or partition_error
-                if code == 0:
-                    return int(offset) if offset >= 0 else None
-                if code != _UNSTABLE_OFFSET_COMMIT:
-                    failure: errors.KafkaError = errors.for_code(code)()
-                    raise failure
+                return offset_in(response, topic, partition)
         except errors.KafkaError as error:
             if not error.retriable:
                 raise
-        await asyncio.sleep(_RETRY_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _RETRY_MAX_S)

@@ -17,8 +17,9 @@ from muster_bus.topics import parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 
 from muster_scheduler import state_codec
+from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
+from muster_scheduler.queue_yaml import Problem, load_queue_config
 
 # Parents first: queues before applications, both and nodes before what refers to them.
 _KIND_ORDER = (
@@ -102,9 +103,14 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.last_decided_ns = recorded.last_decided_ns
 
 
-def new_core(info: RmInfo, *, searching: bool) -> SchedulerCore:
-    """An empty core for an RM. Raises CodecError when its recorded configuration cannot be read any more."""
-    config, problems = load_queue_config(info.config)
+def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = None) -> SchedulerCore:
+    """An empty core for an RM; ``config`` is what its configuration's text says, when that is known already.
+
+    Raises CodecError when the recorded configuration cannot be read any more.
+    """
+    problems: list[Problem] = []
+    if config is None:
+        config, problems = load_queue_config(info.config)
     if config is None:
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
     core = SchedulerCore(config, searching=searching)
@@ -162,6 +168,8 @@ class StateFolder:
                 return sorted(records, key=lambda record: state_pb2.ApplicationObject.FromString(record[1]).submission)
             case state_codec.ASK:
                 return sorted(records, key=lambda record: state_pb2.AskObject.FromString(record[1]).demand.submission)
+            case state_codec.ALLOC:
+                return sorted(records, key=lambda record: _allocated(state_pb2.AllocationObject.FromString(record[1])))
         return records
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
@@ -207,3 +215,7 @@ class StateFolder:
         info.version, info.policy_group, info.config = recorded.version, recorded.policy_group, recorded.config
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
         self.rms[rm_id] = RmState(info, new_core(info, searching=False))
+
+
+def _allocated(recorded: state_pb2.AllocationObject) -> tuple[int, int, int]:
+    return recorded.allocated_ns, recorded.demand.submission, recorded.ordinal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Figures, Node, Queue
+from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Figures, Node, Queue, unique_key
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape
@@ -20,7 +20,7 @@ class Cycle:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._waiting = partition.waiting
-        self._figures = Figures(-1)
+        self._figures = Figures()
 
     def run(self, out: Outcome, now_ns: int, budget: int) -> int:
         """Makes up to ``budget`` allocations; gives how many. Fewer means: nothing more fits now."""
@@ -57,8 +57,9 @@ class Cycle:
             # 6. The allocation, on all books.
             self._allocate(ask, group, node, out, now_ns)
             made += 1
-        # 7. Whoever was woken and waits no more is off the lists.
-        self._waiting.land(out)
+        # 7. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
+        if made < budget:
+            self._waiting.land(out)
         return made
 
     def _find_node(self, shape: Shape) -> Node | None:
@@ -99,8 +100,11 @@ class Cycle:
         )
         # Inlined booking (as in `hold` and `add_pending`): this is the hottest path of all.
         partition.allocations_count += 1
-        app.allocations[allocation.unique_key] = allocation
-        node.allocations[(app.app_id, allocation.unique_key)] = allocation
+        if ordinal or allocation.uuid:
+            app.book(allocation)
+        key = unique_key(ask.key, ordinal)
+        app.allocations[key] = allocation
+        node.allocations[(app.app_id, key)] = allocation
         node_allocated, available = node.allocated, node.available
         app_allocated, app_pending = app.allocated, app.pending
         ancestry = queue.ancestry
@@ -122,9 +126,12 @@ class Cycle:
             out.touch(ask, partition.name)
         else:
             partition.drop_ask(ask, out)
+        if queue.fair_apps:
+            self._waiting.rekey_parked(app)
         self._waiting.refresh_app(app)
         self._waiting.refresh(queue)
-        self._waiting.wake_next(queue, shape)
+        if group.asks:  # else drop_ask woke the next
+            self._waiting.wake_next(queue, shape)
 
     # ---- limits and reasons ----------------------------------------------------------------------------------------
 
@@ -157,22 +164,21 @@ class Cycle:
         partition = self._partition
         if not partition.index.count:
             return Reason(ReasonCode.NO_NODES)
-        figures = self._figures
-        if figures.version != partition.index.version or len(figures.largest_free) < len(partition.types.names):
-            nodes = list(partition.index)
-            figures = self._figures = Figures(
-                partition.index.version,
-                [max(column) for column in zip(*(node.available for node in nodes), strict=True)],
-                [max(column) for column in zip(*(node.capacity for node in nodes), strict=True)],
-            )
+        figures, size = self._figures, len(partition.types.names)
+        if figures.free_version != partition.index.version or len(figures.largest_free) < size:
+            figures.free_version = partition.index.version
+            figures.largest_free = partition.index.largest_free(size)
+        if figures.capacity_version != partition.capacity_version or len(figures.largest_capacity) < size:
+            figures.capacity_version = partition.capacity_version
+            figures.largest_capacity = [
+                max(column) for column in zip(*(node.capacity for node in partition.index), strict=True)
+            ]
         names = partition.types.names
         short: Reason | None = None
         for number, value in shape.items:
             free, largest = figures.largest_free[number], figures.largest_capacity[number]
             if value > largest:
-                return Reason(
-                    ReasonCode.LARGER_THAN_ANY_NODE, "", names[number], value, limit=largest, free=max(free, 0)
-                )
+                return Reason(ReasonCode.LARGER_THAN_ANY_NODE, "", names[number], value, limit=largest, free=free)
             if short is None and value > free:
-                short = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", names[number], value, limit=largest, free=max(free, 0))
+                short = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", names[number], value, limit=largest, free=free)
         return short or Reason(ReasonCode.FREE_RESOURCES_SCATTERED)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.objects import Application, AskGroup, Node, Queue, Waitlist
+from muster_scheduler.core.objects import Application, AskGroup, Node, Queue, Waitlist, unique_key
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape
@@ -149,6 +149,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
             queue.running_applications += 1 if running else -1
     app.state = folded.state
     app.story = folded.story
+    app.submitted_ns = folded.submitted_ns
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
     if app.state in APP_TERMINAL:
@@ -189,7 +190,6 @@ def fold_ask(
     ask.created_ns, ask.pending, ask.allocated, ask.published = created_ns, pending, allocated, True
     app.asks[ask.key] = ask
     partition.add_pending(app, shape.items, pending)
-    app.order_ns = min(app.order_ns, created_ns)
     _group(app, ask.shape, ask.priority).push(ask)
 
 
@@ -219,8 +219,7 @@ def fold_allocation(
     foreign: bool,
 ) -> None:
     """Takes a recorded allocation."""
-    unique_key = f"{item.key}#{ordinal}" if ordinal else item.key
-    drop_allocation(partition, "" if foreign else item.app_id, unique_key)
+    drop_allocation(partition, "" if foreign else item.app_id, unique_key(item.key, ordinal))
     app = None if foreign else partition.apps.get(item.app_id)
     if app is None and not foreign:
         return
@@ -230,13 +229,13 @@ def fold_allocation(
     partition.hold(allocation, partition.nodes.get(item.node_id))
 
 
-def drop_allocation(partition: Partition, app_id: str, unique_key: str) -> None:
-    """Takes an allocation's tombstone; ``app_id`` "": a foreign one."""
+def drop_allocation(partition: Partition, app_id: str, unique: str) -> None:
+    """Takes an allocation's tombstone, with its unique key; ``app_id`` "": a foreign one."""
     if not app_id:
-        old = partition.foreign.get(unique_key)
+        old = partition.foreign.get(unique.replace("##", "#"))
     else:
         app = partition.apps.get(app_id)
-        old = app.allocations.get(unique_key) if app is not None else None
+        old = app.allocations.get(unique) if app is not None else None
     if old is not None:
         partition.unhold(old)
 

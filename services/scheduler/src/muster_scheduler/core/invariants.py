@@ -3,7 +3,7 @@ then, and after every recovery. A violation is a defect: better to stop and fold
 
 from __future__ import annotations
 
-from muster_scheduler.core.objects import Queue
+from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import APP_TERMINAL, AppState
@@ -108,15 +108,34 @@ def _check_applications(partition: Partition) -> None:
         _must(pending == app.pending, f"{app}: pending {app.pending}, its asks sum to {pending}")
         if app.state in APP_TERMINAL:
             _must(not app.asks and not app.allocations, f"{app} is over, but holds asks or allocations")
+        _check_allocations(app)
         for group in app.groups.values():
             count = sum(1 for ask in app.asks.values() if ask.group is group)
             _must(count == group.asks, f"{group} counts {group.asks} asks, has {count}")
 
 
+def _check_allocations(app: Application) -> None:
+    repeats = uuids = 0
+    for key, allocation in app.allocations.items():
+        _must(key == allocation.unique_key, f"{app}: {allocation.unique_key} is filed under {key}")
+        if allocation.ordinal:
+            repeats += 1
+            found = app.repeats.get(allocation.key, {}).get(allocation.ordinal)
+            _must(found is allocation, f"{app}: {key} is not found by its number")
+        if allocation.uuid:
+            uuids += 1
+            _must(allocation in app.by_uuid.get(allocation.uuid, {}), f"{app}: {key} is not found by its UUID")
+    _must(repeats == sum(map(len, app.repeats.values())), f"{app} remembers repeats that are gone")
+    _must(uuids == sum(map(len, app.by_uuid.values())), f"{app} remembers UUIDs that are gone")
+
+
 def _check_reasons(partition: Partition) -> None:
     for app in partition.apps.values():
+        _must(app.reason is None or app.waiting_at is not None, f"{app} has a reason not to run, but does not wait")
         for ask in app.asks.values():
             group = ask.group
             _must(group is not None and group.reason is not None, f"{app}: ask {ask.key} is pending without a reason")
     for queue in partition.queues.values():
         _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")
+        for waitlist in queue.waitlists.values():
+            _must(bool(waitlist.groups) and waitlist.place is not None, f"{waitlist} is kept, but nobody waits on it")

@@ -130,6 +130,17 @@ class NodeIndex:
                     block.measure()
         return None
 
+    def largest_free(self, size: int) -> list[int]:
+        """Of each of ``size`` types the most that any one node has free (0 or less: none)."""
+        largest = [0] * size
+        for block in self._blocks:
+            if not block.exact or len(block.peak) < size:
+                block.measure()
+            for number, value in enumerate(block.peak):
+                if value > largest[number]:
+                    largest[number] = value
+        return largest
+
     def _insert(self, key: NodeKey, node: Node) -> None:
         place = bisect_right(self._lows, key) - 1
         block = self._blocks[place]

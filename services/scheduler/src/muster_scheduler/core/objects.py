@@ -206,8 +206,8 @@ class Allocation:
 
     @property
     def unique_key(self) -> str:
-        """Unique within its application: the key, and '#n' from the second allocation of an ask on."""
-        return f"{self.key}#{self.ordinal}" if self.ordinal else self.key
+        """See :func:`unique_key`."""
+        return unique_key(self.key, self.ordinal)
 
     @property
     def app_id(self) -> str:
@@ -215,23 +215,39 @@ class Allocation:
         return self.app.app_id if self.app is not None else ""
 
 
+def unique_key(key: str, ordinal: int) -> str:
+    """Unique within an application: the key, and '#n' from the second allocation of an ask on.
+
+    A '#' of the key itself is doubled, so that the ask "k#1" and the second allocation of the ask "k" stay apart.
+    """
+    if "#" in key:
+        key = key.replace("#", "##")
+    return f"{key}#{ordinal}" if ordinal else key
+
+
+# A group's heap may have so many places more than twice its asks.
+_HEAP_SPARE = 16
+
+
 class AskGroup:
     """The asks of one application that are alike in all that decides where they may go: shape and priority.
 
     They share one fate: when one does not fit, none does. So a group is tried, parked and woken as one.
 
-    :ivar heap: (created_ns, submission, ask), oldest first; asks that are gone are skipped.
+    :ivar heap: (created_ns, submission, push, ask), oldest first; asks that are gone are skipped. (An ask that was
+        changed has the submission of the one that it replaced; the number of the push tells them apart.)
     :ivar ready_key: under which the application's ``ready`` holds it; None: it does not.
     :ivar parked_key: under which its waitlist holds it; None: it is ready, or empty.
     """
 
-    __slots__ = ("app", "asks", "heap", "parked_key", "priority", "ready_key", "shape")
+    __slots__ = ("app", "asks", "heap", "parked_key", "priority", "pushes", "ready_key", "shape")
 
     def __init__(self, app: Application, shape: Shape, priority: int) -> None:
         self.app = app
         self.shape = shape
         self.priority = priority
-        self.heap: list[tuple[int, int, Ask]] = []
+        self.heap: list[tuple[int, int, int, Ask]] = []
+        self.pushes = 0
         self.asks = 0
         self.ready_key: tuple[Any, ...] | None = None
         self.parked_key: tuple[Any, ...] | None = None
@@ -248,7 +264,7 @@ class AskGroup:
         """The oldest ask with something pending."""
         heap = self.heap
         while heap:
-            ask = heap[0][2]
+            ask = heap[0][3]
             if ask.pending > 0 and not ask.gone and ask.group is self:
                 return ask
             heapq.heappop(heap)
@@ -257,15 +273,16 @@ class AskGroup:
     def push(self, ask: Ask) -> None:
         """Takes an ask in."""
         ask.group = self
-        heapq.heappush(self.heap, (ask.created_ns, ask.submission, ask))
+        self.pushes += 1
+        heapq.heappush(self.heap, (ask.created_ns, ask.submission, self.pushes, ask))
         self.asks += 1
 
     def pull(self, ask: Ask) -> None:
         """Takes an ask out. Its place in the heap goes when it comes up, or when such places outnumber the asks."""
         ask.group = None
         self.asks -= 1
-        if len(self.heap) > 2 * self.asks + 16:
-            self.heap = [entry for entry in self.heap if entry[2].group is self and not entry[2].gone]
+        if len(self.heap) > 2 * self.asks + _HEAP_SPARE:
+            self.heap = [entry for entry in self.heap if entry[3].group is self]
             heapq.heapify(self.heap)
 
     def __repr__(self) -> str:
@@ -330,8 +347,11 @@ Place = dict[Shape, dict[Waitlist, None]]
 class Application:
     """An application in a leaf queue.
 
-    :ivar story: (time, state), oldest first.
-    :ivar order_ns: its place in FIFO: the earlier of its submission and its oldest ask.
+    :ivar submitted_ns: when it, or the oldest of its asks, was submitted: its place in FIFO (core-features §2.11).
+    :ivar story: (time, state), oldest first; of a long one, how it began and how it ends.
+    :ivar allocations: by unique key.
+    :ivar repeats: those with an ordinal, by key and ordinal.
+    :ivar by_uuid: those with a UUID.
     :ivar counted: whether it counts as running against the maxima of applications.
     :ivar waiting_at: the queue that runs as many applications as it may; ``waiting_key``: its place there.
     :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
@@ -342,7 +362,6 @@ class Application:
         self.queue = queue
         self.submission = submission
         self.submitted_ns = submitted_ns
-        self.order_ns = submitted_ns
         self.requested_queue = ""
         self.user = ""
         self.groups_of_user: tuple[str, ...] = ()
@@ -358,6 +377,8 @@ class Application:
         self.rejected_message = ""
         self.asks: dict[str, Ask] = {}
         self.allocations: dict[str, Allocation] = {}
+        self.repeats: dict[str, dict[int, Allocation]] = {}
+        self.by_uuid: dict[str, dict[Allocation, None]] = {}
         self.groups: dict[tuple[Shape, int], AskGroup] = {}
         self.allocated: Vector = types.vector()
         self.pending: Vector = types.vector()
@@ -365,10 +386,46 @@ class Application:
         self.ready_key: tuple[Any, ...] | None = None
         self.counted = False
         self.waiting_at: Queue | None = None
-        self.waiting_key: tuple[int, int] = (0, 0)
+        self.waiting_key: tuple[int, int, int] = (0, 0, 0)
         self.reason: Reason | None = None
         self.gone = False
         self.published = False
+
+    def book(self, allocation: Allocation) -> None:
+        """Puts an allocation where it is found by its key, and by its UUID."""
+        self.allocations[allocation.unique_key] = allocation
+        if allocation.ordinal:
+            self.repeats.setdefault(allocation.key, {})[allocation.ordinal] = allocation
+        if allocation.uuid:
+            self.by_uuid.setdefault(allocation.uuid, {})[allocation] = None
+
+    def unbook(self, allocation: Allocation) -> None:
+        """Inverse of :meth:`book`."""
+        del self.allocations[allocation.unique_key]
+        if allocation.ordinal:
+            repeats = self.repeats[allocation.key]
+            del repeats[allocation.ordinal]
+            if not repeats:
+                del self.repeats[allocation.key]
+        if allocation.uuid:
+            same = self.by_uuid[allocation.uuid]
+            del same[allocation]
+            if not same:
+                del self.by_uuid[allocation.uuid]
+
+    def held(self, key: str) -> list[Allocation]:
+        """The allocations of one ask, in their order."""
+        repeats = self.repeats.get(key)
+        found = [repeats[ordinal] for ordinal in sorted(repeats)] if repeats is not None else []
+        first = self.allocations.get(unique_key(key, 0))
+        return found if first is None else [first, *found]
+
+    def made(self, key: str) -> int:
+        """How many allocations an ask has had, as far as those that are still held tell."""
+        repeats = self.repeats.get(key)
+        if repeats is not None:
+            return max(repeats) + 1
+        return 1 if unique_key(key, 0) in self.allocations else 0
 
     def __repr__(self) -> str:
         return f"Application({self.app_id}, {self.state})"
@@ -376,8 +433,13 @@ class Application:
 
 @dataclass(slots=True)
 class Figures:
-    """What a search over the nodes found, kept while the node index does not change."""
+    """What a search over the nodes found, each kept while its version does not change.
 
-    version: int
+    :ivar free_version: of the node index: any change of any node.
+    :ivar capacity_version: of the index's members and their capacities, which change rarely.
+    """
+
+    free_version: int = -1
     largest_free: Vector = field(default_factory=list)
+    capacity_version: int = -1
     largest_capacity: Vector = field(default_factory=list)

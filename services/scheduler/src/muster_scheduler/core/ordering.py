@@ -7,18 +7,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster_scheduler.core.objects import Application, Node, Queue
+from muster_scheduler.core.objects import Application, Ask, AskGroup, Node, Queue
 
 
 def app_key(app: Application) -> tuple[Any, ...]:
     """The application's place in its leaf: priority and (fair: its shares, then) submission."""
     queue = app.queue
     priority = app.ready[0][0] if app.ready else 0
-    order = (app.order_ns, app.submission)
+    order = (app.submitted_ns, app.submission)
     if queue.fair_apps:
         share = app_share(app)
         return (priority, share, *order) if queue.priority_first else (share, *order, priority)
     return (priority, *order) if queue.priority_first else (*order, priority)
+
+
+def group_key(group: AskGroup, head: Ask) -> tuple[Any, ...]:
+    """The place of a group among those of its shape in its leaf: where its application would be with it alone."""
+    app, queue = group.app, group.app.queue
+    order: tuple[Any, ...] = (app.submitted_ns, app.submission)
+    if queue.fair_apps:
+        order = (app_share(app), *order)
+    own = (head.created_ns, head.submission)
+    return (-group.priority, *order, *own) if queue.priority_first else (*order, -group.priority, *own)
 
 
 def app_share(app: Application) -> tuple[float, ...]:

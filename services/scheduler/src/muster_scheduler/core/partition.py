@@ -54,6 +54,8 @@ _APP_DETAILS = {
     AppState.RESUMING: Detail.APP_RESUMING,
     AppState.EXPIRED: Detail.APP_EXPIRED,
 }
+# States that an application remembers: one that runs and idles by turns for months must not grow with each turn.
+STORY_MAX = 64
 # How long a dynamic queue stays when its last application is gone (the real core's cleaner runs every 10 s).
 DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000
 
@@ -69,6 +71,7 @@ class Partition:
     :ivar cycle: the search.
     :ivar deciding: False: the RM is stopped, nothing is decided for it.
     :ivar capacity_moved: the sum changed since shares were last measured.
+    :ivar capacity_version: grows with each change of which nodes are in the search, and of their capacities.
     :ivar deadlines: (when, what) that came up and that the scheduler has not yet put on its clock.
     """
 
@@ -87,6 +90,7 @@ class Partition:
         self.cycle = Cycle(self)
         self.deciding = True
         self.capacity_moved = True
+        self.capacity_version = 0
         self._weights: list[tuple[int, float]] = []
         self.deadlines: list[tuple[int, Application | Queue]] = []
         self.allocations_count = 0
@@ -124,7 +128,8 @@ class Partition:
         self.queues[queue.path] = queue
         if queue.parent is not None:
             queue.parent.children[queue.name] = queue
-        self.capacity_moved = True
+            queue.fair_max[:] = queue.parent.fair_max
+            self._own_fair_max(queue)
 
     def announce_queues(self, out: Outcome, now_ns: int) -> None:
         """The events and objects of a fresh configuration."""
@@ -184,6 +189,7 @@ class Partition:
             and not queue.children
             and (not queue.managed or queue.state is QueueState.DRAINING)
         ):
+            self.waiting.forget_lists(queue, out)
             self.remove_queue(queue)
             detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
             out.events.append(Event(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns))
@@ -195,11 +201,14 @@ class Partition:
         for queue in self.queues.values():  # parents come before their children
             above = self.capacity if queue.parent is None else queue.parent.fair_max
             queue.fair_max[:] = above
-            for number, value in (queue.maximum or {}).items():
-                queue.fair_max[number] = value
+            self._own_fair_max(queue)
         for queue in self.queues.values():
             if queue.ready_key is not None:
                 self.waiting.set_ready(queue, ordering.queue_key(queue))
+
+    def _own_fair_max(self, queue: Queue) -> None:
+        for number, value in (queue.maximum or {}).items():
+            queue.fair_max[number] = value
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -212,6 +221,7 @@ class Partition:
         self._measure(node)
         add(self.capacity, enumerate(node.capacity))
         self.capacity_moved = True
+        self.capacity_version += 1
         if node.schedulable and self.searching:
             self.index.add(node, self.score(node))
             self.waiting.node_gained(node)
@@ -222,6 +232,7 @@ class Partition:
         self._set_vector(node.capacity, capacity)
         add(self.capacity, enumerate(node.capacity))
         self.capacity_moved = True
+        self.capacity_version += 1
         self._node_moved(node)
 
     def set_node_occupied(self, node: Node, occupied: Mapping[str, int]) -> None:
@@ -236,6 +247,7 @@ class Partition:
         if node.schedulable == schedulable:
             return
         node.schedulable = schedulable
+        self.capacity_version += 1
         if not self.searching:
             return
         if schedulable:
@@ -252,6 +264,7 @@ class Partition:
         self.waiting.node_gone(node)
         subtract(self.capacity, enumerate(node.capacity))
         self.capacity_moved = True
+        self.capacity_version += 1
         del self.nodes[node.node_id]
         node.gone = True
         self.types.release(node.capacity, node.occupied, node.allocated, node.available)
@@ -302,6 +315,8 @@ class Partition:
         if state is before:
             return
         app.story.append((now_ns, state))
+        if len(app.story) > STORY_MAX:
+            del app.story[1]
         app.deadline_ns = 0
         if state is AppState.RUNNING:
             if not app.started_ns:
@@ -400,9 +415,10 @@ class Partition:
         if group is None:
             app.groups[key] = group = AskGroup(app, ask.shape, ask.priority)
         group.push(ask)
-        if ask.created_ns < app.order_ns:
-            app.order_ns = ask.created_ns
+        if ask.created_ns < app.submitted_ns:
+            app.submitted_ns = ask.created_ns
             self.waiting.rekey_parked(app)
+            self.waiting.refresh_app(app)
         if group.parked_key is not None:
             return
         waitlist = app.queue.waitlists.get(ask.shape)
@@ -470,7 +486,7 @@ class Partition:
                 add(node.occupied, items)
                 self._node_took(node, items)
             return
-        app.allocations[allocation.unique_key] = allocation
+        app.book(allocation)
         for number, value in items:
             app.allocated[number] += value
             for queue in app.queue.ancestry:
@@ -495,7 +511,7 @@ class Partition:
                 subtract(node.occupied, items)
                 self._node_moved(node)
             return
-        del app.allocations[allocation.unique_key]
+        app.unbook(allocation)
         for number, value in items:
             app.allocated[number] -= value
             for queue in app.queue.ancestry:
@@ -586,9 +602,11 @@ class Partition:
         if not app.asks and not app.allocations and app.state in (AppState.ACCEPTED, AppState.RUNNING):
             self.change_state(app, AppEvent.COMPLETE, out, now_ns)
 
-    def activate(self) -> None:
+    def activate(self, now_ns: int) -> None:
         """After a fold: orders the nodes, and makes everything ready that has something pending."""
         self.searching = True
+        self.capacity_moved = True
+        self.capacity_version += 1
         for node in self.nodes.values():
             if node.schedulable:
                 self.index.add(node, self.score(node))
@@ -598,6 +616,8 @@ class Partition:
                     self.waiting.make_ready(group)
         for queue in self.queues.values():
             self.waiting.resume(queue)
+            if not queue.applications and not queue.children and not queue.managed:
+                self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
     # ---- asks and allocations from items ---------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core import acl
-from muster_scheduler.core.config import ROOT
+from muster_scheduler.core.config import QUEUE_DEPTH_MAX, ROOT
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.states import QueueState
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
+
+
+_SHOWN_MAX = 200  # characters of a queue's name in an answer
 
 
 def place(
@@ -33,10 +36,10 @@ def place(
                 wanted = ""
         if not wanted:
             continue
-        path = _qualified(wanted, dots=rule.name.lower() in ("provided", "fixed"))
+        path = f"{ROOT}.{wanted.lower()}" if rule.name.lower() == "user" else _qualified(wanted, rule.name.lower())
         problem = _path_problem(path)
         if problem:
-            return "", f"queue {path!r}: {problem}"
+            return "", f"queue {path[:_SHOWN_MAX]!r}: {problem}"
         queue = partition.queues.get(path)
         if queue is None and not rule.create:
             continue
@@ -47,7 +50,8 @@ def place(
             continue
         return path, ""
     return "", "application rejected: no placement rule matched" + (
-        f" (queue {requested!r}: it must exist or may be created, be an active leaf, and allow user {user!r})"
+        f" (queue {requested[:_SHOWN_MAX]!r}: it must exist or may be created, be an active leaf, and "
+        f"allow user {user!r})"
         if requested
         else ""
     )
@@ -62,15 +66,18 @@ def _nearest(partition: Partition, path: str) -> Queue:
     return partition.root
 
 
-def _qualified(wanted: str, *, dots: bool) -> str:
+def _qualified(wanted: str, rule: str) -> str:
     lowered = wanted.lower()
     if lowered == ROOT or lowered.startswith(f"{ROOT}."):
         return lowered
-    return f"{ROOT}.{lowered if dots else lowered.replace('.', '_dot_')}"
+    return f"{ROOT}.{lowered if rule in ('provided', 'fixed') else lowered.replace('.', '_dot_')}"
 
 
 def _path_problem(path: str) -> str:
-    for part in path.split("."):
+    parts = path.split(".", QUEUE_DEPTH_MAX)
+    if len(parts) > QUEUE_DEPTH_MAX:
+        return f"expected at most {QUEUE_DEPTH_MAX} levels"
+    for part in parts:
         if not acl.QUEUE_NAME.match(part):
             return "invalid queue name, expected 1 to 64 of letters, digits and _ : # / @ - in each part"
     return ""

@@ -45,8 +45,8 @@ class Shape:
     """What one ask wants.
 
     :ivar quantities: by type name, as asked, zeros included.
-    :ivar items: (type number, quantity) of the non-zero ones, by type number.
-    :ivar name: readable, stable over restarts: ``memory=4096,vcore=1000``.
+    :ivar items: (type number, quantity) of the non-zero ones, by type name (numbers differ from one fold to the next).
+    :ivar name: readable, unique, stable over restarts: ``memory=4096,vcore=1000``.
     :ivar wire: room for the shell's serialised form; the core never looks at it.
     """
 
@@ -55,7 +55,7 @@ class Shape:
     def __init__(self, quantities: Mapping[str, int], items: tuple[tuple[int, int], ...]) -> None:
         self.quantities = dict(quantities)
         self.items = items
-        self.name = ",".join(f"{name}={quantities[name]}" for name in sorted(quantities))
+        self.name = ",".join(f"{_escaped(name)}={quantities[name]}" for name in sorted(quantities))
         self.wire: Any = None
 
     def __repr__(self) -> str:
@@ -91,6 +91,17 @@ class Types:
                 vector.append(fill)
         return number
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Numbers all of the names, or none of them. Raises TooManyTypes."""
+        new = [name for name in names if name not in self.numbers]
+        if len(self.names) + len(new) > TYPES_MAX:
+            raise TooManyTypes(
+                f"resource type {new[TYPES_MAX - len(self.names)]!r}: the partition knows {len(self.names)} types "
+                f"already, expected at most {TYPES_MAX}"
+            )
+        for name in new:
+            self.number(name)
+
     def vector(self, fill: int = 0) -> Vector:
         """A new vector over all types, filled with 0 or UNLIMITED; it grows with the types until :meth:`release`."""
         vector = [fill] * len(self.names)
@@ -108,7 +119,8 @@ class Types:
         key = tuple(sorted(quantities.items()))
         found = self._shapes.get(key)
         if found is None:
-            items = tuple(sorted((self.number(name), value) for name, value in key if value))
+            self.reserve(name for name, value in key if value)
+            items = tuple((self.number(name), value) for name, value in key if value)
             self._shapes[key] = found = Shape(quantities, items)
         return found
 
@@ -119,6 +131,10 @@ class Types:
     def quantities(self, vector: Vector) -> dict[str, int]:
         """The non-zero entries by name, saturated."""
         return {name: saturated(value) for name, value in zip(self.names, vector, strict=True) if value}
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace(",", "%2C").replace("=", "%3D")
 
 
 def add(vector: Vector, items: Iterable[tuple[int, int]]) -> None:

@@ -7,6 +7,7 @@ configuration are arguments; there is no clock, no I/O and no randomness in here
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
 
 from muster_scheduler.core import placement
 from muster_scheduler.core.commands import (
@@ -23,7 +24,7 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import ClusterConfig, partition_name
-from muster_scheduler.core.objects import Allocation, Application, Node, Queue
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, unique_key
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
@@ -112,10 +113,10 @@ class SchedulerCore:
     #: After a cycle: nothing more fits until something changes. False: the budget ran out first.
     exhausted: bool = False
 
-    def activate(self) -> None:
+    def activate(self, now_ns: int = 0) -> None:
         """Ends a fold: from here on this core may decide."""
         for partition in self.partitions.values():
-            partition.activate()
+            partition.activate(now_ns)
         self._collect_deadlines()
 
     def next_deadline_ns(self) -> int | None:
@@ -152,6 +153,8 @@ class SchedulerCore:
             reason = f"failed to find partition {item.partition!r} for node {item.node_id}"
         else:
             try:
+                _refuse_negative(f"node {item.node_id}", item.capacity or {}, item.occupied or {})
+                partition.types.reserve([*(item.capacity or {}), *(item.occupied or {})])
                 match item.action:
                     case NodeAction.CREATE | NodeAction.CREATE_DRAIN:
                         reason = self._create_node(partition, item, out, now_ns)
@@ -159,7 +162,7 @@ class SchedulerCore:
                         reason = f"node {item.node_id}: action is not set"
                     case _:
                         reason = self._change_node(partition, item, out, now_ns)
-            except TooManyTypes as error:
+            except (TooManyTypes, _Negative) as error:
                 reason = str(error)
         if reason:
             out.facts.append(RejectedNode(item.node_id, reason))
@@ -167,8 +170,6 @@ class SchedulerCore:
     def _create_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
         if item.node_id in partition.nodes:
             return f"failure while adding new node: existing node {item.node_id}, node name must be unique"
-        for quantities in (item.capacity or {}, item.occupied or {}):
-            partition.types.items(quantities)  # names first: too many types must leave nothing behind
         node = Node(partition.types, item.node_id)
         node.attributes = dict(item.attributes)
         node.schedulable = item.action is NodeAction.CREATE
@@ -192,7 +193,7 @@ class SchedulerCore:
                 )
             )
         for existing in item.existing:
-            self._adopt(existing._replace(node_id=node.node_id), out, now_ns)
+            self._take_ask(existing._replace(node_id=node.node_id, partition=partition.name), out, now_ns)
         return ""
 
     def _change_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
@@ -219,23 +220,25 @@ class SchedulerCore:
         return ""
 
     def _refresh_node(self, partition: Partition, node: Node, item: NodeItem, out: Outcome, now_ns: int) -> str:
-        for quantities in (item.capacity or {}, item.occupied or {}):
-            partition.types.items(quantities)
-        if item.attributes:
+        changed = bool(item.attributes) and node.attributes != item.attributes
+        if changed:
             node.attributes = dict(item.attributes)
         if item.capacity is not None and partition.types.quantities(node.capacity) != _non_zero(item.capacity):
+            changed = True
             partition.set_node_capacity(node, item.capacity)
             capacity = partition.types.quantities(node.capacity)
             out.events.append(
                 Event(EventType.NODE, Change.SET, Detail.NODE_CAPACITY, node.node_id, resource=capacity, now_ns=now_ns)
             )
         if item.occupied is not None and item.occupied != node.reported_occupied:
+            changed = True
             partition.set_node_occupied(node, item.occupied)
             occupied = partition.types.quantities(node.occupied)
             out.events.append(
                 Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node.node_id, resource=occupied, now_ns=now_ns)
             )
-        out.touch(node, partition.name)
+        if changed:
+            out.touch(node, partition.name)
         return ""
 
     def _remove_node(self, partition: Partition, node: Node, out: Outcome, now_ns: int) -> None:
@@ -302,6 +305,7 @@ class SchedulerCore:
         finished = partition.apps.get(item.app_id)
         if finished is not None:
             self._rename_finished(partition, finished, out)
+            app.published, finished.published = finished.published, False  # the record under the id is the new one's
         partition.add_application(app)
         for new in created:
             partition.announce_queue(new, out, now_ns)
@@ -331,16 +335,20 @@ class SchedulerCore:
     # ---- asks and allocations --------------------------------------------------------------------------------------
 
     def _update_allocations(self, command: UpdateAllocations, out: Outcome, now_ns: int) -> None:
-        for release in command.releases:
+        for release in _with_application(command.releases, self.partitions):
             self._release(release, out, now_ns)
         for item in command.asks:
-            try:
-                if item.node_id or FOREIGN_TAG in item.tags:
-                    self._adopt(item, out, now_ns)
-                else:
-                    self._ask(item, out, now_ns)
-            except TooManyTypes as error:
-                _reject(item, str(error), out)
+            self._take_ask(item, out, now_ns)
+
+    def _take_ask(self, item: AskItem, out: Outcome, now_ns: int) -> None:
+        try:
+            _refuse_negative("allocation", item.quantities)
+            if item.node_id or FOREIGN_TAG in item.tags:
+                self._adopt(item, out, now_ns)
+            else:
+                self._ask(item, out, now_ns)
+        except (TooManyTypes, _Negative) as error:
+            _reject(item, str(error), out)
 
     def _ask(self, item: AskItem, out: Outcome, now_ns: int) -> None:
         partition = self.partitions.get(item.partition) or self.partitions.get(partition_name(item.partition))
@@ -354,10 +362,12 @@ class SchedulerCore:
         if not any(item.quantities.values()):
             _reject(item, "allocation contains no resources", out)
             return
+        if item.wanted < 1:
+            _reject(item, f"maxAllocations is {item.wanted}, expected at least 1", out)
+            return
         shape = partition.types.shape(item.quantities)
         old = app.asks.get(item.key)
-        held = app.allocations.get(item.key)
-        made = old.allocated if old is not None else _made(app, held)
+        made = old.allocated if old is not None else app.made(item.key)
         if made >= item.wanted:
             # Already allocated: a re-sent ask, or a change of what runs. Neither is a second ask.
             if old is not None:
@@ -368,8 +378,7 @@ class SchedulerCore:
         ask = partition.ask_of(item, app, shape, submission, old.created_ns if old is not None else now_ns)
         ask.allocated, ask.pending = made, item.wanted - made
         if old is not None:
-            same = (old.shape, old.priority, old.pending, old.tags) == (shape, ask.priority, ask.pending, ask.tags)
-            if same and old.task_group == ask.task_group and old.placeholder == ask.placeholder:
+            if _asks_for(old) == _asks_for(ask):
                 return
             ask.published, old.published = old.published, False
             partition.remove_ask(old, out, now_ns, None)
@@ -377,8 +386,11 @@ class SchedulerCore:
             out.events.append(
                 Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, item.key, shape, "", now_ns)
             )
+        submitted_ns = app.submitted_ns
         partition.add_ask(ask)
         out.touch(ask, partition.name)
+        if app.submitted_ns != submitted_ns:
+            out.touch(app, partition.name)
         if app.state in (AppState.NEW, AppState.COMPLETING):
             partition.change_state(app, AppEvent.RUN, out, now_ns)
 
@@ -405,13 +417,16 @@ class SchedulerCore:
             _reject(item, f"failed to find application {item.app_id}", out)
             return
         shape = partition.types.shape(item.quantities)
-        old = partition.foreign.get(item.key) if app is None else app.allocations.get(item.key)
+        old = partition.foreign.get(item.key) if app is None else app.allocations.get(unique_key(item.key, 0))
         if old is not None:
             if old.shape is shape and old.node_id == item.node_id:
                 return
             partition.unhold(old)
-            old.published = False
         allocation = partition.allocation_of(item, app, shape, self._submission(), now_ns)
+        if old is not None:
+            allocation.published, old.published = old.published, False  # the same record
+        if app is not None and not allocation.uuid:
+            allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
         if app is not None and item.key in app.asks:
             partition.remove_ask(app.asks[item.key], out, now_ns, None)
         partition.adopt(allocation, out, now_ns)
@@ -426,10 +441,13 @@ class SchedulerCore:
         app = partition.live_application(item.app_id)
         if app is None:
             return
-        everything = not item.key and not item.uuid
+        if item.termination is Termination.SCHEDULING_FAILED_ON_RM and not item.ask_only:
+            for allocation in _allocations_of(app, item):
+                self._ask_again(partition, app, allocation, item.message, out, now_ns)
+            return
         asks_too = item.termination is not Termination.TIMEOUT
         if asks_too or item.ask_only:
-            for ask in [ask for ask in app.asks.values() if everything or ask.key == item.key]:
+            for ask in _asks_of(app, item):
                 partition.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
         if not item.ask_only:
             for allocation in _allocations_of(app, item):
@@ -452,6 +470,49 @@ class SchedulerCore:
             completing=False,
         )
 
+    def _ask_again(
+        self, partition: Partition, app: Application, held: Allocation, message: str, out: Outcome, now_ns: int
+    ) -> None:
+        """The RM could not start it: the allocation is a pending ask again, and the application stays what it is."""
+        partition.release(
+            held,
+            Termination.SCHEDULING_FAILED_ON_RM,
+            message,
+            Detail.ALLOC_CANCEL,
+            out,
+            now_ns,
+            tell=False,
+            completing=False,
+        )
+        old = app.asks.get(held.key)
+        ask = Ask(
+            app,
+            held.key,
+            held.shape,
+            1 if old is None else old.pending + 1,
+            held.priority,
+            self._submission(),
+            held.created_ns,
+            held.tags,
+            held.ordinal if old is None else old.allocated,
+            held.task_group,
+            held.placeholder,
+            held.originator,
+            held.allow_preempt_self,
+            held.allow_preempt_other,
+            held.has_preemption_policy,
+            held.execution_timeout_ms,
+            held.previous_generation,
+        )
+        if old is not None:
+            ask.published, old.published = old.published, False
+            partition.remove_ask(old, out, now_ns, None)
+        out.events.append(
+            Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, held.key, held.shape, message, now_ns)
+        )
+        partition.add_ask(ask)
+        out.touch(ask, partition.name)
+
     def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
         foreign = partition.foreign.get(item.key)
         if foreign is not None:
@@ -460,25 +521,66 @@ class SchedulerCore:
             )
 
 
+def _with_application(releases: Sequence[ReleaseItem], partitions: Mapping[str, Partition]) -> Sequence[ReleaseItem]:
+    """Seed 001: the release of an ask may name its key alone. It then concerns that key of every application."""
+    if not any(item.ask_only and not item.app_id for item in releases):
+        return releases
+    owners: dict[tuple[str, str], list[str]] = {}
+    for name, partition in partitions.items():
+        for app in partition.apps.values():
+            for key in app.asks:
+                owners.setdefault((name, key), []).append(app.app_id)
+    found: list[ReleaseItem] = []
+    for item in releases:
+        if item.ask_only and not item.app_id:
+            apps = owners.get((partition_name(item.partition), item.key), ()) if item.key else ()
+            found.extend(item._replace(app_id=app_id) for app_id in apps)
+        else:
+            found.append(item)
+    return found
+
+
+def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
+    if not item.key:
+        return [] if item.uuid else list(app.asks.values())
+    ask = app.asks.get(item.key)
+    return [] if ask is None else [ask]
+
+
 def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
     if item.uuid:
-        return [a for a in app.allocations.values() if a.uuid == item.uuid]
-    if not item.key:
-        return list(app.allocations.values())
-    found = app.allocations.get(item.key)
-    if found is not None and not found.ordinal and f"{item.key}#1" not in app.allocations:
-        return [found]
-    return [a for a in app.allocations.values() if a.key == item.key]
+        return list(app.by_uuid.get(item.uuid, ()))
+    return app.held(item.key) if item.key else list(app.allocations.values())
 
 
-def _made(app: Application, held: Allocation | None) -> int:
-    """How many allocations of a key there are, when its ask is gone."""
-    if held is None:
-        return 0
-    made = 1
-    while f"{held.key}#{made}" in app.allocations:
-        made += 1
-    return made
+def _asks_for(ask: Ask) -> tuple[object, ...]:
+    """Everything that an RM may change in an ask by sending it again."""
+    return (
+        ask.shape,
+        ask.priority,
+        ask.pending,
+        ask.created_ns,
+        ask.tags,
+        ask.task_group,
+        ask.placeholder,
+        ask.originator,
+        ask.allow_preempt_self,
+        ask.allow_preempt_other,
+        ask.has_preemption_policy,
+        ask.execution_timeout_ms,
+        ask.previous_generation,
+    )
+
+
+class _Negative(ValueError):
+    """A quantity below zero."""
+
+
+def _refuse_negative(what: str, *resources: dict[str, int]) -> None:
+    for quantities in resources:
+        for name, value in quantities.items():
+            if value < 0:
+                raise _Negative(f"{what} contains negative resources: {name} {value}")
 
 
 def _reject(item: AskItem, reason: str, out: Outcome) -> None:

@@ -61,8 +61,9 @@ class Waiting:
                 self._gained_queues[queue] = None
 
     def resume(self, leaf: Queue) -> None:
-        """After a fold: the leaf's recorded lists have nobody on them before the next cycle."""
+        """After a fold: until the next cycle nobody is on the leaf's recorded lists, and nobody waits to run."""
         self._in_flight.update(dict.fromkeys(leaf.waitlists.values()))
+        self._woken_apps.update((app, None) for app in leaf.applications.values() if app.reason is not None)
 
     # ---- ready, parked, woken --------------------------------------------------------------------------------------
 
@@ -93,6 +94,8 @@ class Waiting:
     def refresh_app(self, app: Application) -> None:
         """Puts the application where it belongs among its leaf's ready ones."""
         leaf = app.queue
+        if app.waiting_at is not None:
+            self._rekey_waiting(app)
         old = app.ready_key
         in_queue = app.waiting_at is None and app.ready and leaf.state is not QueueState.STOPPED
         new = ordering.app_key(app) if in_queue else None
@@ -112,10 +115,8 @@ class Waiting:
                 active = bool(queue.ready_apps) and queue.state is not QueueState.STOPPED
             else:
                 active = bool(queue.ready) and queue.state is not QueueState.STOPPED
-            new = ordering.queue_key(queue) if active else None
-            if new == queue.ready_key and new is None:
-                return
-            self.set_ready(queue, new)
+            # (A queue with nothing to try has no place; its ancestors' shares may have moved all the same.)
+            self.set_ready(queue, ordering.queue_key(queue) if active else None)
             queue = queue.parent
 
     def set_ready(self, queue: Queue, new: tuple[Any, ...] | None) -> None:
@@ -147,21 +148,26 @@ class Waiting:
         self.refresh_app(app)
         if not app.counted:
             for queue in leaf.ancestry:
-                self.wake_app(queue)
+                if queue.waiting_apps:
+                    self.wake_app(queue)
 
     def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
         """Nobody waits on the list any more."""
         waitlist.register(None)
         del waitlist.leaf.waitlists[waitlist.shape]
         waitlist.gone = True
+        self.found_no_node.discard(waitlist.shape)  # so that shapes of the past are not kept
         out.touch(waitlist, self._partition)
 
+    def forget_lists(self, leaf: Queue, out: Outcome) -> None:
+        """The leaf goes, and with it the lists that were in flight."""
+        for waitlist in list(leaf.waitlists.values()):
+            self.forget_list(waitlist, out)
+
     def wait_key(self, group: AskGroup) -> tuple[Any, ...]:
-        app = group.app
         head = group.head()
-        assert head is not None
-        share = ordering.app_share(app) if app.queue.fair_apps else ()
-        return (-group.priority, share, app.order_ns, app.submission, head.submission)
+        assert head is not None, f"{group} has nothing that could wait"
+        return ordering.group_key(group, head)
 
     def rekey_parked(self, app: Application) -> None:
         for group in app.groups.values():
@@ -182,11 +188,13 @@ class Waiting:
                 self.wake_app(queue)
             else:
                 del self._queues_with_waiting_apps[queue]
-        if self._gained_nodes:
+        gained = [node.available for node in self._gained_nodes if node.index_key is not None]
+        self._gained_nodes.clear()
+        if gained and self.no_node:
+            peak = [max(column) for column in zip(*gained, strict=True)]
             for shape, lists in list(self.no_node.items()):
-                if any(node.index_key is not None and fits(shape.items, node.available) for node in self._gained_nodes):
+                if fits(shape.items, peak) and any(fits(shape.items, available) for available in gained):
                     self._wake_lists(lists)
-            self._gained_nodes.clear()
 
     def _wake_lists(self, lists: dict[Waitlist, None]) -> None:
         for waitlist in list(lists):
@@ -231,12 +239,24 @@ class Waiting:
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
         app.waiting_at = queue
-        app.waiting_key = (app.order_ns, app.submission)
+        app.waiting_key = self._waiting_key(app)
         queue.waiting_apps.add((*app.waiting_key, app))
         self._queues_with_waiting_apps[queue] = None
         self.refresh_app(app)
-        for entry in app.ready:  # its groups may have been the woken ones of their lists
+        for entry in list(app.ready):  # its groups may have been the woken ones of their lists
             self.wake_next(app.queue, entry[-1].shape)
+
+    def _waiting_key(self, app: Application) -> tuple[int, int, int]:
+        priority = app.ready[0][0] if app.ready and app.queue.priority_first else 0
+        return (priority, app.submitted_ns, app.submission)
+
+    def _rekey_waiting(self, app: Application) -> None:
+        """It has another first group now: perhaps another place among those that wait to run."""
+        queue, new = app.waiting_at, self._waiting_key(app)
+        if queue is not None and new != app.waiting_key:
+            queue.waiting_apps.remove((*app.waiting_key, app))
+            app.waiting_key = new
+            queue.waiting_apps.add((*new, app))
 
     def stop_waiting(self, app: Application) -> None:
         assert app.waiting_at is not None
@@ -245,7 +265,10 @@ class Waiting:
         self._woken_apps[app] = None
 
     def wake_app(self, queue: Queue) -> None:
-        if queue.waiting_apps and queue.running_applications < queue.max_applications:
+        """The queue may run one more: the first that waits is tried, if it has anything to try."""
+        while queue.waiting_apps and queue.running_applications < queue.max_applications:
             app: Application = queue.waiting_apps[0][-1]
             self.stop_waiting(app)
             self.refresh_app(app)
+            if app.ready:
+                return

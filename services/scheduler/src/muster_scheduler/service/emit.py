@@ -38,9 +38,13 @@ from muster_scheduler.core.outcome import (
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.follower import RmInfo, encode_registration, encode_rm
 
-# A response goes to one gRPC message and one log record: well under both limits (4 MiB and 1 MiB).
+# A response goes to one gRPC message and one log record: well under both limits (4 MiB and 1 MiB). Only a single item
+# that is larger makes a larger one; it then goes without others before it.
 RESPONSE_BYTES_MAX = 256 * 1024
-MESSAGE_CHARACTERS_MAX = 1024  # of an event's message, as the real core cuts it (core-features §2.18)
+ITEM_BYTES_MAX = 64 * 1024
+MESSAGE_CHARACTERS_MAX = (
+    1024  # of a message that the RM is told or an event carries, as the real core cuts it (core-features §2.18)
+)
 
 _ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
 
@@ -111,14 +115,19 @@ class Emitter:
                     if allocations.released:
                         # A receiver looks at `new` before `released`: an order that must not turn the facts' around.
                         self._flush_one(_ALLOCATION, allocations, records)
-                    size += _new(allocations, fact.partition, fact.allocation)
+                    added = _new(allocations, fact.partition, fact.allocation)
+                    if added > ITEM_BYTES_MAX and size:
+                        del allocations.new[-1]  # too large to go with the others
+                        self._flush(allocations, applications, nodes, records)
+                        size, added = 0, _new(allocations, fact.partition, fact.allocation)
+                    size += added
                 case ReleasedAllocation():
                     released = allocations.released.add(
                         partitionName=fact.partition,
                         applicationID=fact.app_id,
                         UUID=fact.uuid,
                         terminationType=int(fact.termination),
-                        message=fact.message,
+                        message=fact.message[:MESSAGE_CHARACTERS_MAX],
                         allocationKey=fact.key,
                     )
                     size += released.ByteSize()

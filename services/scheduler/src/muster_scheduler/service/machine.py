@@ -30,6 +30,10 @@ from muster_scheduler.service.emit import Emitter
 log = structlog.get_logger(__name__)
 
 
+_LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
+_SHOWN_MAX = 256  # characters of an id in a reason
+
+
 class _Unreadable(Exception):
     """A record that says nothing to the scheduler; the text says why, without its content."""
 
@@ -78,7 +82,7 @@ class SchedulerMachine:
         """Everything is collected: builds the cores, and checks them."""
         self._folder.settle()
         for rm_id, state in self._folder.rms.items():
-            state.core.activate()
+            state.core.activate(now_ns)
             invariants.check(state.core)
             self._emitters[rm_id] = Emitter(self._topics, state.info)
             self._now_ns = max(self._now_ns, state.info.last_decided_ns)
@@ -162,12 +166,16 @@ class SchedulerMachine:
             if body is None or not rm_id:
                 raise _Unreadable("an envelope without a body or without rm_id")
             if body == "register":
+                if self._topics.partition_of(rm_id) != record.partition:
+                    raise _Unreadable(
+                        f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}"
+                    )
                 request = si.RegisterResourceManagerRequest.FromString(envelope.register)
                 self._register(envelope, request, now_ns, outputs)
                 return rm_id
             state = self._folder.rms.get(rm_id)
             if state is None:
-                raise _Unreadable(f"RM {rm_id!r} is not registered")
+                raise _Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
             out = self._outcomes.get(rm_id)
             if out is None:
                 out = self._outcomes[rm_id] = Outcome()
@@ -185,8 +193,10 @@ class SchedulerMachine:
         return rm_id
 
     def _live(self, state: RmState, note: pb.RmLifecycle, now_ns: int, out: Outcome, outputs: list[OutRecord]) -> None:
+        if note.state not in _LIVES:
+            raise _Unreadable(f"a lifecycle note with the unknown state {note.state}")
         life = pb.RmLifecycle.State.Name(note.state)
-        if life in ("UNKNOWN", state.info.life):
+        if life == state.info.life:
             return
         state.info.life = life
         state.core.apply(SetDeciding(life != "STOPPED"), now_ns, out)
@@ -222,15 +232,14 @@ class SchedulerMachine:
             registrations=1,
             instance_uuid=self._new_uuid(),
         )
+        dropped = self._outcomes.pop(rm_id, None)
         if known is not None:
-            # What was decided before this registration in the same batch belongs to the state that now goes.
-            self._outcomes.pop(rm_id, None)
             info.registrations = known.info.registrations + 1
             info.instance_uuid = known.info.instance_uuid
             info.next_event_id = known.info.next_event_id
             info.next_response_sequence = known.info.next_response_sequence
             info.next_submission = known.core.next_submission
-        core = new_core(info, searching=True)
+        core = new_core(info, searching=True, config=config)
         info.last_decided_ns = now_ns
         emitter = Emitter(self._topics, info)
         out = core.start(now_ns)
@@ -242,7 +251,9 @@ class SchedulerMachine:
                 for partition in core.partitions.values()
                 for queue in partition.queues.values()
             }
-            for partition, what in _published(known.core):
+            # What was decided before this registration in the same batch belongs to the state that now goes; what it
+            # had removed has a record still.
+            for partition, what in [*_removed(dropped), *_published(known.core)]:
                 key = state_codec.key_of(rm_id, partition, what)
                 if key not in kept:
                     outputs.append(emitter.tombstone(key))
@@ -257,6 +268,11 @@ class SchedulerMachine:
         log.warning("request to the dead letters", origin=origin, why=why)
         headers = (*record.headers, (HEADER_ERROR, why.encode()), (HEADER_ORIGIN, origin.encode()))
         return OutRecord(self._topics.dead_letters, record.partition, record.key, record.value, headers)
+
+
+def _removed(dropped: Outcome | None) -> list[tuple[str, Primary]]:
+    """The objects that an outcome would have written tombstones of."""
+    return [] if dropped is None else [(partition, what) for partition, what, alive in dropped.objects() if not alive]
 
 
 def _published(core: SchedulerCore) -> list[tuple[str, Primary]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
 from muster_cli.errors import ServiceDied, StartFailed
-from muster_cli.running import Opened, Part, run
+from muster_cli.running import Opened, Part, run, signals
 
 
 class Fake:
@@ -118,3 +120,23 @@ async def test_a_health_check_that_raises_ends_the_process() -> None:
     with pytest.raises(OSError, match="broken check"):
         await _run([part], diary, asyncio.Event())
     assert diary[-1] == "close log"
+
+
+async def test_a_repeated_sigterm_changes_nothing() -> None:
+    stop = asyncio.Event()
+    with signals(stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(5):
+            await stop.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+    assert stop.is_set()
+
+
+async def test_a_sigint_while_it_stops_is_for_whoever_is_in_a_hurry() -> None:
+    stop = asyncio.Event()
+    with signals(stop):
+        os.kill(os.getpid(), signal.SIGINT)
+        async with asyncio.timeout(5):
+            await stop.wait()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

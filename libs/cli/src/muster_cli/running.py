@@ -152,15 +152,17 @@ async def _stop(name: str, stop_it: Callable[[], Awaitable[None]], timeout_s: fl
 
 @contextlib.contextmanager
 def signals(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set ``stop``; a second one ends the process at once, as the shell's user expects."""
+    """SIGTERM and SIGINT set ``stop``. Repeating SIGTERM changes nothing: supervisors do, and it is being done.
+
+    A SIGINT after that ends the process at once: at a terminal somebody has lost patience.
+    """
     loop = asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT)
 
     def take(number: signal.Signals) -> None:
         log.info("stopping", signal=number.name)
         stop.set()
-        for one in handled:
-            loop.remove_signal_handler(one)  # the default action is back for the next one
+        loop.remove_signal_handler(signal.SIGINT)  # the default action is back
 
     for one in handled:
         loop.add_signal_handler(one, take, one)

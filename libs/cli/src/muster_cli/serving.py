@@ -20,7 +20,7 @@ from muster_bus.settings import make_log
 from muster_service.http_server import HttpServer
 from rich.console import Console
 
-from muster_cli import addresses, logs, operations, queue_config
+from muster_cli import addresses, garbage, logs, operations, queue_config
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
 from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
@@ -172,8 +172,14 @@ _BUILD: dict[ServiceName, Build] = {
 
 def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> int:
     logs.configure(settings.process.log_level, settings.process.log_format)
+    garbage.collect_rarely()
+
+    def ready() -> None:
+        garbage.settle()
+        on_ready()
+
     try:
-        asyncio.run(_run(settings, build, on_ready))
+        asyncio.run(_run(settings, build, ready))
     except ServiceDied as error:
         log.error("died", service=error.service, exc_info=error.cause)
         raise

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import gc
 
-# A young collection each 50,000 new objects (about a millisecond), a full one each 2,000 of those.
-_YOUNG, _MIDDLE, _FULL = 50_000, 20, 100
+# A young collection each 10,000 new objects (a millisecond or two), a full one each 10,000 of those.
+_YOUNG, _MIDDLE, _FULL = 10_000, 20, 500
 
 
 def collect_rarely() -> None:

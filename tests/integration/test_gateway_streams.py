@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from integration.gateway_rig import Rig, an_ask, asks, crash, eventually, rig
+from integration.gateway_rig import PATIENCE_S, Rig, an_ask, asks, crash, eventually, rig
 from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings, make_log
 from muster_gateway.sessions.memory import MemorySessions
@@ -75,6 +75,24 @@ async def test_concurrent_registrations_are_all_answered_and_the_last_is_in_forc
     session = await world.sessions.get("rm")
     assert session is not None
     assert session.registered_at.offset == world.scheduler.sequences["rm"] == 10
+
+
+# ---- opening a stream ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+async def test_an_open_stream_says_so_before_anything_is_sent(world: Rig, *, named: bool) -> None:
+    gateway = await world.gateway()
+    channel = await world.registered(gateway, "rm")
+    stream = channel.open(NODE, "rm" if named else None)
+    async with asyncio.timeout(PATIENCE_S):
+        await stream.call.initial_metadata()
+    assert not stream.call.done()
+    assert (gateway._table.get("rm", NODE) is not None) is named, "who is named has the seat by then"
+    await stream.send(
+        si_pb2.NodeRequest(rmID="rm", nodes=[si_pb2.NodeInfo(nodeID="n1", action=si_pb2.NodeInfo.CREATE)])
+    )
+    assert [node.nodeID for node in (await stream.receive()).accepted] == ["n1"]
 
 
 # ---- three streams --------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from muster_client import (
     previous_ask,
     release,
 )
+from muster_client import stream as client_stream
 from muster_client.errors import (
     CallbackFailed,
     ClientClosed,
@@ -262,6 +263,15 @@ async def test_finds_a_gateway_that_comes_back(gateway: FakeGateway, seen: Seen)
         assert len(gateway.registrations) == 1
     assert seen.allocated == ["k1", "k2"]
     assert ("allocation", False) in seen.streams
+
+
+async def test_a_stream_is_open_when_the_gateway_says_so(
+    gateway: FakeGateway, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_stream, "_OPEN_AFTER_S", 3600.0)  # the headers alone count
+    async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
+        await rm.register()
+        await until(lambda: len([name for name, opened in seen.streams if opened]) == 3, "three open streams")
 
 
 async def test_a_stream_counts_as_open_though_the_gateway_has_nothing_to_say(gateway: FakeGateway, seen: Seen) -> None:

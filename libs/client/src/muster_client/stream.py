@@ -53,7 +53,8 @@ _SUSPECT = frozenset({_Code.INTERNAL, _Code.UNKNOWN, _Code.RESOURCE_EXHAUSTED, _
 
 # A stream of our own that the gateway believed alive may be the other side of a take-over; a fight lasts longer.
 _TAKEN_OVER_AT_MOST = 3
-# A gateway that has nothing to say need not send its headers; one that refuses, or is not there, says so sooner.
+# Muster's gateway sends its headers when a stream has its place. gRPC lets a server keep them until its first response,
+# which may be long in coming; one that refuses a stream, or is not there, says so sooner than this.
 _OPEN_AFTER_S = 1.0
 
 
@@ -245,13 +246,13 @@ class RmStream(Generic[R]):
             return  # the connection is over; the reader says why
 
     async def _watch(self, call: Any) -> None:
-        """Tells when the call is open: at the gateway's first word, or when it has not been refused for a while."""
-        first_word = asyncio.ensure_future(call.initial_metadata())
-        await asyncio.wait({first_word}, timeout=_OPEN_AFTER_S)
+        """Tells when the call is open: at the gateway's headers, or when it has not been refused for a while."""
+        headers = asyncio.ensure_future(call.initial_metadata())
+        await asyncio.wait({headers}, timeout=_OPEN_AFTER_S)
         if not call.done():
             self._is_open = True
             await self._indicate(self.name, True)
-        await first_word
+        await headers
 
     async def _read(self, call: Any) -> None:
         try:

@@ -62,6 +62,7 @@ class Context(Protocol):
 
     def read(self) -> Awaitable[Any]: ...
     def write(self, message: bytes) -> Awaitable[None]: ...
+    def send_initial_metadata(self, metadata: tuple[()]) -> Awaitable[None]: ...
     def invocation_metadata(self) -> Any: ...
 
 
@@ -133,6 +134,7 @@ class RmStream:
         self._feed: Feed | None = None
         self._last_cursor: Cursor | None = None
         self._tail: ResponseTail | None = None
+        self._said_open = False
         self._error: GatewayError | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()
@@ -155,6 +157,7 @@ class RmStream:
             return await self._shut_down()
         # 2. the seat
         await self._sit(resume_after)
+        await self._say_open()
         # 3. both directions
         self._reading = asyncio.create_task(self._read_requests(first), name=f"read {self.kind.name}")
         self._writing = asyncio.create_task(self._write_responses(), name=f"write {self.kind.name}")
@@ -230,11 +233,23 @@ class RmStream:
             check_rm_id(rm_id, limits)
             self.rm_id = rm_id
             return None
+        await self._say_open()  # a client that waits for it before it writes would wait for ever
         first = await self._context.read()
         if first is grpc.aio.EOF:
             raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
         self.rm_id = rm_id_of(self.kind, first, limits)
         return bytes(first)
+
+    async def _say_open(self) -> None:
+        """Sends the call's headers, once, instead of with the first response, which may be long in coming: a client
+        knows by them that the stream is open. One that names its RM gets them when the stream has its seat."""
+        if self._said_open:
+            return
+        self._said_open = True
+        try:
+            await self._context.send_initial_metadata(())
+        except grpc.aio.InternalError as error:  # nobody is there any more
+            raise StreamEnded("the call is over") from error
 
     async def _sit(self, resume_after: int | None) -> None:
         parts = self._parts

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from muster_cli.main import run
 from muster_client import ClientSettings
 from muster_client.errors import ReplayFailed
 from muster_client.replay import ReplayOptions, main_replay, replay
@@ -38,6 +39,7 @@ class Cluster:
         self.placed: dict[str, str] = {}
         self.waiting: list[str] = []
         self.http = ""
+        self.server: uvicorn.Server
         self.reason = "NO_NODE_HAS_ROOM"
         self.twist: Callable[[list[si.Allocation]], list[si.Allocation]] = lambda new: new
 
@@ -93,6 +95,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     listening.bind(("127.0.0.1", 0))
     c.http = f"http://127.0.0.1:{listening.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="warning", lifespan="off"))
+    c.server = server
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     yield c
     server.should_exit = True
@@ -104,7 +107,7 @@ def options(cluster: Cluster, **changes: Any) -> ReplayOptions:
     quick = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=1)
     limits = {"quiet_s": 0.2, "settle_timeout_s": 2.0, "rest_timeout_s": 1.0, "answer_timeout_s": 3.0}
     fixed = {"chunk": 3, **limits, "client": quick}
-    return ReplayOptions(gateway=cluster.gateway.address, http=cluster.http, **{**fixed, **changes})
+    return ReplayOptions(**{"gateway": cluster.gateway.address, "http": cluster.http, **fixed, **changes})
 
 
 async def test_every_task_is_placed_or_has_its_reason(cluster: Cluster, tmp_path: Path) -> None:
@@ -219,3 +222,52 @@ async def test_the_command_names_what_is_wrong_with_the_trace(tmp_path: Path) ->
     console = Console(record=True, width=200)
     assert await asyncio.to_thread(main_replay, tmp_path / "nowhere", console=console) == 2
     assert "queues.yaml" in console.export_text()
+
+
+async def test_an_address_without_a_scheme_is_http(cluster: Cluster, tmp_path: Path) -> None:
+    bare = cluster.http.removeprefix("http://")
+    report = await replay(write(tmp_path, NODES, PODS), options(cluster, http=bare))
+    assert report.good, (report.complaints, report.unaccounted)
+    assert report.next_places["REST"].startswith(f"http://{bare}/ws/v1/")
+
+
+@pytest.mark.parametrize("http", ["", "http://", "ftp://127.0.0.1:9080", "127.0.0.1:x", "127.0.0.1:9080?a=b"])
+async def test_an_unusable_address_is_said_before_anything_is_sent(http: str, cluster: Cluster, tmp_path: Path) -> None:
+    console = Console(record=True, width=200)
+    arguments = (write(tmp_path, NODES, PODS), cluster.gateway.address, http)
+    assert await asyncio.to_thread(main_replay, *arguments, console=console) == 2
+    assert f"http {http!r}: expected host:port or the URL" in console.export_text()
+    assert not cluster.gateway.registrations
+
+
+@pytest.mark.parametrize("listens", [True, False], ids=["no answer", "no listener"])
+async def test_a_rest_front_that_is_not_there_is_said_before_anything_is_sent(
+    cluster: Cluster, tmp_path: Path, *, listens: bool
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()  # takes connections, answers nothing
+        http = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ReplayFailed, match=rf"REST front at http://{http} has not answered within .* nothing was"):
+            await replay(write(tmp_path, NODES, PODS), options(cluster, http=http, rest_timeout_s=0.3))
+    assert not cluster.gateway.registrations
+
+
+async def test_a_rest_front_that_goes_away_ends_the_replay_in_time(cluster: Cluster, tmp_path: Path) -> None:
+    async def end_rest(sent: int) -> None:
+        cluster.server.should_exit = True
+
+    limits = {"rest_silence_s": 0.5, "settle_timeout_s": 60.0}
+    with pytest.raises(ReplayFailed, match=r"has not answered for .* of 10 tasks were placed"):
+        await asyncio.wait_for(replay(write(tmp_path, NODES, PODS), options(cluster, **limits), on_sent=end_rest), 30)
+
+
+async def test_the_report_alone_goes_to_standard_output(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write(tmp_path, NODES, PODS)
+    command = ["replay-trace", str(trace), "--gateway", cluster.gateway.address, "--http", cluster.http, "--json", "-"]
+    assert await asyncio.to_thread(run, command) == 0
+    assert json.loads(capsys.readouterr().out)["placed"] == 8
+    assert not (Path.cwd() / "-").exists()

@@ -41,6 +41,9 @@ class Common:
 
 _COMMON = Common()
 
+# "-" is a value, not the beginning of a flag.
+ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
+
 
 @app.command
 def up(
@@ -126,14 +129,14 @@ def replay_trace(
     chunk: int = 100,
     asks_per_s: float = 0.0,
     timeout_s: float = 120.0,
-    json: Path | None = None,
+    json: ReportFile = None,
     keep: bool = False,
 ) -> int:
     """Plays a cluster's trace through a gateway and accounts for every task.
 
     :param trace: directory with nodes.csv.gz and pods.csv.gz.
     :param gateway: gRPC address of the gateway.
-    :param http: URL of the REST front: utilisation, reasons and events are asked there.
+    :param http: host:port or URL of the REST front: utilisation, reasons and events are asked there.
     :param rm_id: the RM to register as.
     :param chunk: items per message.
     :param asks_per_s: pace of the asks; 0: as fast as the gateway takes them.
@@ -162,7 +165,7 @@ def demo(
     trace: Path = Path("examples/openb"),
     *,
     data_dir: Path | None = None,
-    json: Path | None = None,
+    json: ReportFile = None,
     keep: bool = False,
     timeout_s: float = 120.0,
 ) -> int:
@@ -170,7 +173,7 @@ def demo(
 
     :param trace: directory with nodes.csv.gz and pods.csv.gz.
     :param data_dir: where Muster keeps its log and history [a new temporary directory, which stays].
-    :param json: also write the report there, as JSON.
+    :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: leave Muster running until interrupted, to look around.
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     """

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from muster_client.errors import ReplayFailed
 from muster_client.local import LocalProcess, free_ports, muster_command
-from muster_client.replay import main_replay
+from muster_client.replay import is_standard_output, main_replay
 
 
 def main_demo(
@@ -26,9 +26,10 @@ def main_demo(
 
     :param directory: of the trace.
     :param data_dir: where Muster keeps its log and history; None: a new temporary directory, which stays.
+    :param json_file: as :func:`~muster_client.replay.main_replay` takes it.
     :param keep: leave Muster running until interrupted, to look around.
     """
-    console = Console()
+    console = Console(stderr=is_standard_output(json_file))
     data_dir = data_dir or Path(tempfile.mkdtemp(prefix="muster-demo-"))
     data_dir.mkdir(parents=True, exist_ok=True)
     grpc_port, http_port = free_ports(2)

@@ -8,6 +8,7 @@
   x ReregistrationNeeded    the gateway does not know the RM (any more): register, then report everything
   x CallbackFailed          a callback raised; the client stops rather than lose what it was given
   x ClientClosed            used after close
+  x BadAddress              an address that cannot be used; names field, value and what was expected
   x TraceError              a trace file is not what it should be
   x ReplayFailed            a replay could not be carried to its end
 """
@@ -62,6 +63,10 @@ class CallbackFailed(ClientError):
 
 class ClientClosed(ClientError):
     """Used after close, or before register."""
+
+
+class BadAddress(ClientError):
+    """An address that cannot be used."""
 
 
 class TraceError(ClientError):

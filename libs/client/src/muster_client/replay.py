@@ -27,9 +27,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from muster_client.accounts import Accounts, percentile
 from muster_client.callbacks import Callbacks, Rejection
 from muster_client.client import RmClient
-from muster_client.errors import ClientError, ReplayFailed
+from muster_client.errors import (
+    BadAddress,
+    ClientError,
+    RegistrationRejected,
+    ReplayFailed,
+    StreamRefused,
+    TraceError,
+)
 from muster_client.report import ReplayReport, Utilisation, print_report, some
-from muster_client.rest import Events, Pending, RestFront
+from muster_client.rest import Events, Pending, RestFront, rest_url
 from muster_client.settings import ClientSettings
 from muster_client.trace import CPU, GPU, MEMORY, Trace, read_trace
 
@@ -37,6 +44,10 @@ log = structlog.get_logger(__name__)
 
 _UNDECIDED = "WAITING_FOR_TURN"  # the scheduler has not come to it yet: not a reason to stop waiting
 _POLL_S = 0.1
+_PAUSE_S = 0.5  # before a question is asked again that had no answer
+
+# What another try does not cure.
+_WRONG_CALL = (BadAddress, RegistrationRejected, StreamRefused, TraceError)
 
 T = TypeVar("T")
 
@@ -50,7 +61,11 @@ class ReplayOptions:
     :param quiet_s: without any movement for so long, with the streams open, the reasons are asked for.
     :param answer_timeout_s: for nodes and applications to be accepted.
     :param settle_timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
-    :param rest_timeout_s: for the view and the publisher, which follow the log, to show what the client was told.
+    :param http: of the REST front; ``host:port`` alone is http.
+    :param rest_timeout_s: for the REST front to answer at all before anything is sent, and afterwards for the view and
+        the publisher, which follow the log, to show what the client was told.
+    :param rest_silence_s: without any answer of the REST front for so long, while reasons are asked for, the replay is
+        given up. Longer than a restart takes.
     """
 
     gateway: str = "127.0.0.1:9090"
@@ -62,6 +77,7 @@ class ReplayOptions:
     answer_timeout_s: float = 60.0
     settle_timeout_s: float = 120.0
     rest_timeout_s: float = 10.0
+    rest_silence_s: float = 30.0
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
@@ -79,7 +95,7 @@ async def replay(
     :param progress: where bars are shown; None: nowhere.
     :param on_sent: called after each message of asks with how many were sent so far (chaos tests end services here).
     :param afterwards: called at the end, while the RM is still connected.
-    Raises: TraceError, RegistrationFailed, RegistrationRejected, ReplayFailed, and what ended the client.
+    Raises: BadAddress, TraceError, RegistrationFailed, RegistrationRejected, ReplayFailed, and what ended the client.
     """
     trace = read_trace(directory)
     return await _Replay(trace, options or ReplayOptions(), progress, clock or SystemClock(), on_sent, afterwards).run()
@@ -106,7 +122,9 @@ class _Replay:
         self._open_streams: set[str] = set()
         self._moved_at = clock.monotonic()
         self._bars: dict[str, TaskID] = {}
-        self._rest = RestFront(options.http, options.rm_id)
+        self._http = rest_url(options.http)
+        self._rest = RestFront(self._http, options.rm_id)
+        self._rest_silent_since: float | None = None
         self._client = RmClient(
             options.gateway,
             options.rm_id,
@@ -127,7 +145,8 @@ class _Replay:
     async def run(self) -> ReplayReport:
         began = self._clock.monotonic()
         try:
-            events_before = await self._events_now()
+            # 0. whether REST answers: found out before anything is sent, not after minutes
+            events_before = await self._events_before()
             # 1. register
             await self._client.register()
             # 2. nodes, and their answers
@@ -219,11 +238,28 @@ class _Replay:
 
     async def _ask_why(self) -> dict[str, Pending] | None:
         try:
-            return await self._rest.pending()
+            reasons = await self._rest.pending()
         except (httpx.HTTPError, KeyError, ValueError) as error:
-            log.info("no reasons yet", error=f"{type(error).__name__}: {error}")
-            await asyncio.sleep(0.5)
+            self._rest_failed(error)
+            await asyncio.sleep(_PAUSE_S)
             return None
+        self._rest_silent_since = None
+        return reasons
+
+    def _rest_failed(self, error: Exception) -> None:
+        """Raises ReplayFailed when the front has given no answer of any kind for too long."""
+        now, why = self._clock.monotonic(), _in_words(error)
+        if not isinstance(error, httpx.TransportError):
+            self._rest_silent_since = None  # it answers, if not this
+            log.info("no reasons yet", error=why)
+        elif self._rest_silent_since is None:
+            self._rest_silent_since = now
+            log.warning("the REST front does not answer", http=self._http, error=why)
+        elif now - self._rest_silent_since >= self._options.rest_silence_s:
+            raise ReplayFailed(
+                f"the REST front at {self._http} has not answered for {self._options.rest_silence_s:.0f} s ({why}); "
+                f"{len(self._books.placed_on)} of {len(self._trace.tasks)} tasks were placed"
+            )
 
     # ---- the report ----------------------------------------------------------------------------------------------
 
@@ -272,8 +308,8 @@ class _Replay:
             streams_lost=self._client.metrics.streams_lost,
             messages_sent_again=self._client.metrics.messages_sent_again,
             next_places={
-                "REST": f"{self._options.http}/ws/v1/partition/default/queues",
-                "why a task is pending": f"{self._options.http}/ws/v1/explain/pending?rm={self._options.rm_id}",
+                "REST": f"{self._http}/ws/v1/partition/default/queues",
+                "why a task is pending": f"{self._http}/ws/v1/explain/pending?rm={self._options.rm_id}",
             },
         )
 
@@ -300,11 +336,25 @@ class _Replay:
         capacity = self._trace.capacity()
         return {name: Utilisation(counted.get(name, 0), capacity.get(name, 0)) for name in (CPU, MEMORY, GPU)}, "client"
 
-    async def _events_now(self) -> Events | None:
+    async def _events_before(self) -> Events | None:
+        """The RM's event ids before the replay; None when REST answers otherwise. Raises ReplayFailed if not at all."""
+        limit_s = self._options.rest_timeout_s
+        error: Exception = TimeoutError("it takes no connection, or gives no answer")
         try:
-            return await self._rest.events()
-        except (httpx.HTTPError, KeyError, ValueError):
-            return None
+            async with asyncio.timeout(limit_s):
+                while True:
+                    try:
+                        return await self._rest.events()
+                    except httpx.TransportError as failure:
+                        error = failure
+                    except (httpx.HTTPError, KeyError, ValueError):
+                        return None
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise ReplayFailed(
+                f"the REST front at {self._http} has not answered within {limit_s:.0f} s ({_in_words(error)}); "
+                "nothing was sent"
+            ) from error
 
     async def _events_written(self, before: Events | None) -> int | None:
         """Ids given since the start. Asked for until two answers in a row agree: the publisher follows the log."""
@@ -414,12 +464,13 @@ def main_replay(
     next_places: dict[str, str] | None = None,
     console: Console | None = None,
 ) -> int:
-    """`muster replay-trace`. Gives the exit code: 0 only if every task is accounted for exactly once.
+    """`muster replay-trace`. Gives the exit code: 0 only if every task is accounted for exactly once, 1 if not, 2 if it
+    cannot work as called.
 
     :param keep: stay connected after the report, until interrupted; otherwise the RM leaves.
     :param json_file: where the report is also written; "-" as its name: to standard output, without tables.
     """
-    machine = json_file is not None and str(json_file) == "-"
+    machine = is_standard_output(json_file)
     console = console or Console(stderr=machine)
     options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s)
     if not structlog.is_configured():  # standard output is for the report
@@ -458,9 +509,14 @@ def main_replay(
     except KeyboardInterrupt:
         pass
     except ClientError as error:
-        console.print(f"[bold red]replay failed:[/] {error}", highlight=False)
-        return 2
+        console.print(f"[bold red]replay failed:[/] {error}", highlight=False, soft_wrap=True)
+        return 2 if isinstance(error, _WRONG_CALL) else 1
     return code
+
+
+def is_standard_output(json_file: Path | None) -> bool:
+    """Whether the report goes to standard output; then nothing else does."""
+    return json_file is not None and str(json_file) == "-"
 
 
 def replay_progress(console: Console) -> Progress:
@@ -468,6 +524,10 @@ def replay_progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

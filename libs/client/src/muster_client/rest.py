@@ -6,7 +6,21 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from muster_client.errors import BadAddress
+
 _ANSWER_TIMEOUT_S = 10.0  # eight thousand reasons in one answer, on a busy machine
+
+
+def rest_url(text: str) -> str:
+    """The URL of a REST front; ``host:port`` alone is http. Raises BadAddress."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise BadAddress(f"http {text!r}: expected host:port or the URL of a REST front, such as http://127.0.0.1:9080")
+    return url.rstrip("/")
 
 
 class Pending(NamedTuple):
@@ -29,6 +43,8 @@ class Events(NamedTuple):
 
 class RestFront:
     """The gateway's HTTP front, for one RM.
+
+    :param address: a URL as :func:`rest_url` gives it.
 
     Every method raises httpx.HTTPError when there is no answer, or not this one.
     """

@@ -7,16 +7,15 @@ position before fencing finds the old one; the last test shows the double answer
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from contract.log_contract import all_of, drain, values
+from contract.log_contract import all_of, values
+from integration.takeover_rig import answer, kafka_settings, started, with_requests
 from muster_bus.backends.kafka import KafkaLog, KafkaOwner
 from muster_bus.backends.kafka_offsets import stable_offset
-from muster_bus.clock import SystemClock
 from muster_bus.errors import Fenced
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
@@ -27,35 +26,18 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def settings(kafka_bootstrap: str) -> LogSettings:
-    return LogSettings(
-        backend="kafka",
-        partitions=1,
-        kafka_bootstrap_servers=kafka_bootstrap,
-        topic_prefix=f"late-{uuid.uuid4().hex[:12]}.",
-    )
+    return kafka_settings(kafka_bootstrap, "late")
 
 
 @pytest.fixture
 async def bus(settings: LogSettings) -> AsyncIterator[KafkaLog]:
-    log = KafkaLog(settings.topics().specs(), settings, SystemClock())
-    await log.start()
-    yield log
-    await log.close()
+    async with started(settings) as log:
+        yield log
 
 
 @pytest.fixture
 async def topics(bus: KafkaLog, settings: LogSettings) -> Topics:
-    topics = settings.topics()
-    writer = await bus.writer("test")
-    for message in (b"m0", b"m1"):
-        await writer.append(OutRecord(topics.requests, 0, b"k", message))
-    return topics
-
-
-async def _answer(bus: KafkaLog, topics: Topics, who: str, start: int | None) -> tuple[OutRecord, int]:
-    reader = await bus.reader(topics.requests, 0, start)
-    (record,) = await drain(reader, 1)
-    return OutRecord(topics.responses, 0, b"k", f"{who}:".encode() + (record.value or b"")), reader.position
+    return await with_requests(bus, settings.topics(), b"m0", b"m1")
 
 
 class Held:
@@ -76,22 +58,22 @@ class Held:
 
 async def test_what_was_committed_in_time_is_not_read_again(bus: KafkaLog, topics: Topics) -> None:
     a = await bus.take_over("scheduler", topics.requests, 0)
-    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    held = Held(a, *await answer(bus, topics, "A", await a.committed()))
     await held.sent.wait()
     held.go.set()
     await held.commit
     b = await bus.take_over("scheduler", topics.requests, 0)  # at once: the group's offsets may still be on their way
-    answer_b, position = await _answer(bus, topics, "B", await b.committed())
+    answer_b, position = await answer(bus, topics, "B", await b.committed())
     await b.commit([answer_b], position)
     assert values(await all_of(bus, topics.responses)) == [b"A:m0", b"B:m1"]
 
 
 async def test_what_was_not_committed_in_time_is_undone_and_read_again(bus: KafkaLog, topics: Topics) -> None:
     a = await bus.take_over("scheduler", topics.requests, 0)
-    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    held = Held(a, *await answer(bus, topics, "A", await a.committed()))
     await held.sent.wait()
     b = await bus.take_over("scheduler", topics.requests, 0)
-    answer_b, position = await _answer(bus, topics, "B", await b.committed())
+    answer_b, position = await answer(bus, topics, "B", await b.committed())
     held.go.set()
     with pytest.raises(Fenced):
         await held.commit
@@ -102,12 +84,12 @@ async def test_what_was_not_committed_in_time_is_undone_and_read_again(bus: Kafk
 @pytest.mark.parametrize("pause_s", [0, 0.001, 0.002, 0.004, 0.008])
 async def test_a_race_between_both_ends_one_way_or_the_other(bus: KafkaLog, topics: Topics, pause_s: float) -> None:
     a = await bus.take_over("scheduler", topics.requests, 0)
-    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    held = Held(a, *await answer(bus, topics, "A", await a.committed()))
     await held.sent.wait()
     held.go.set()
     await asyncio.sleep(pause_s)
     b = await bus.take_over("scheduler", topics.requests, 0)
-    answer_b, position = await _answer(bus, topics, "B", await b.committed())
+    answer_b, position = await answer(bus, topics, "B", await b.committed())
     await b.commit([answer_b], position)
     await asyncio.wait({held.commit}, timeout=20)
     told = held.commit.exception()
@@ -122,7 +104,7 @@ async def test_a_race_between_both_ends_one_way_or_the_other(bus: KafkaLog, topi
 async def test_an_offset_that_is_not_decided_yet_is_waited_for(bus: KafkaLog, topics: Topics) -> None:
     """What asking for the stable offset adds to the order; the plain question is answered with the older one."""
     a = await bus.take_over("scheduler", topics.requests, 0)
-    held = Held(a, *await _answer(bus, topics, "A", None))
+    held = Held(a, *await answer(bus, topics, "A", None))
     await held.sent.wait()
     client = (await bus.writer("other"))._producer.client  # type: ignore[union-attr]
     question = asyncio.create_task(stable_offset(client, a._group, topics.requests, 0))
@@ -137,7 +119,7 @@ async def test_asking_before_fencing_would_double(bus: KafkaLog, topics: Topics,
     """The test of the tests: the order that this project does not use."""
     a = await bus.take_over("scheduler", topics.requests, 0)
     await a.commit([], 0)
-    held = Held(a, *await _answer(bus, topics, "A", await a.committed()))
+    held = Held(a, *await answer(bus, topics, "A", await a.committed()))
     await held.sent.wait()
     place = TopicPartition(topics.requests, 0)
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
@@ -152,7 +134,7 @@ async def test_asking_before_fencing_would_double(bus: KafkaLog, topics: Topics,
         held.go.set()
         await held.commit
         await b.start()  # ... and fenced afterwards
-        answer_b, position = await _answer(bus, topics, "B", stale)
+        answer_b, position = await answer(bus, topics, "B", stale)
         async with b.transaction():
             await b.send(topics.responses, answer_b.value, partition=0)
             await b.send_offsets_to_transaction({place: position}, a._group)

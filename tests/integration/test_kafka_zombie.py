@@ -6,16 +6,14 @@ per worker, A's commit goes through; the last test shows that, so that the other
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from contract.log_contract import all_of, drain, values
+from contract.log_contract import all_of, values
+from integration.takeover_rig import answer, kafka_settings, started, with_requests
 from muster_bus.backends.kafka import KafkaLog, transactional_id
-from muster_bus.clock import SystemClock
 from muster_bus.errors import Fenced, LogClosed
-from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 
@@ -24,40 +22,25 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def settings(kafka_bootstrap: str) -> LogSettings:
-    return LogSettings(
-        backend="kafka",
-        partitions=1,
-        kafka_bootstrap_servers=kafka_bootstrap,
-        topic_prefix=f"zombie-{uuid.uuid4().hex[:12]}.",
-    )
+    return kafka_settings(kafka_bootstrap, "zombie")
 
 
 @pytest.fixture
 async def bus(settings: LogSettings) -> AsyncIterator[KafkaLog]:
-    log = KafkaLog(settings.topics().specs(), settings, SystemClock())
-    await log.start()
-    yield log
-    await log.close()
+    async with started(settings) as log:
+        yield log
 
 
 @pytest.fixture
 async def topics(bus: KafkaLog, settings: LogSettings) -> Topics:
-    topics = settings.topics()
-    await (await bus.writer("test")).append(OutRecord(topics.requests, 0, b"k", b"m0"))
-    return topics
-
-
-async def _answer(bus: KafkaLog, topics: Topics, who: str, start: int | None) -> tuple[OutRecord, int]:
-    reader = await bus.reader(topics.requests, 0, start)
-    (record,) = await drain(reader, 1)
-    return OutRecord(topics.responses, 0, b"k", f"{who}:".encode() + (record.value or b"")), reader.position
+    return await with_requests(bus, settings.topics(), b"m0")
 
 
 async def test_a_zombies_late_commit_is_fenced_and_leaves_nothing(bus: KafkaLog, topics: Topics) -> None:
     a = await bus.take_over("scheduler", topics.requests, 0)
-    answer_a, position = await _answer(bus, topics, "A", await a.committed())
+    answer_a, position = await answer(bus, topics, "A", await a.committed())
     b = await bus.take_over("scheduler", topics.requests, 0)
-    answer_b, _ = await _answer(bus, topics, "B", await b.committed())
+    answer_b, _ = await answer(bus, topics, "B", await b.committed())
     await b.commit([answer_b], position)
     with pytest.raises(Fenced):
         await a.commit([answer_a], position)
@@ -72,14 +55,14 @@ async def test_a_zombie_between_sending_and_committing_is_fenced_and_leaves_noth
     bus: KafkaLog, topics: Topics
 ) -> None:
     a = await bus.take_over("scheduler", topics.requests, 0)
-    answer_a, position = await _answer(bus, topics, "A", await a.committed())
+    answer_a, position = await answer(bus, topics, "A", await a.committed())
     producer = a._producer
     await producer.begin_transaction()
     await (await producer.send(topics.responses, answer_a.value, partition=0))
     await producer.send_offsets_to_transaction({TopicPartition(topics.requests, 0): position}, a._group)
     b = await bus.take_over("scheduler", topics.requests, 0)
     assert await b.committed() is None  # undone before take_over returned
-    answer_b, _ = await _answer(bus, topics, "B", None)
+    answer_b, _ = await answer(bus, topics, "B", None)
     await b.commit([answer_b], position)
     with pytest.raises(Exception, match=r"newer producer|Fenced|epoch"):
         await producer.commit_transaction()
@@ -101,9 +84,9 @@ async def test_one_transactional_id_per_worker_would_double(
         await producers[who].start()
     try:
         for who in "BA":  # B takes over and answers; then A finishes what it held
-            answer, position = await _answer(bus, topics, who, None)
+            given, position = await answer(bus, topics, who, None)
             async with producers[who].transaction():
-                await producers[who].send(topics.responses, answer.value, partition=0)
+                await producers[who].send(topics.responses, given.value, partition=0)
                 await producers[who].send_offsets_to_transaction({place: position}, "scheduler")
         assert values(await all_of(bus, topics.responses)) == [b"B:m0", b"A:m0"]
     finally:

@@ -161,7 +161,9 @@ class ResponseEnvelope(_message.Message):
     REGISTRATION_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     sequence: _builtins.int
-    """Place in the RM's one order of responses, from 1, without gaps. It goes on over restarts and registrations."""
+    """Place in the RM's one order of responses, from 1, without gaps. It goes on over restarts and registrations.
+    0 in the answer to a registration: that goes to no stream, where its number would be missing.
+    """
     stream: Global___StreamKind.ValueType
     """The si.v1 *Response that goes to the stream as it is (it carries the same number as responseSequence)."""
     response: _builtins.bytes

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from muster_service.addresses import listen, parse_address
+from muster_service.addresses import ListenAddress, OptionalListenAddress, listen, parse_address
 from muster_service.http_server import HttpServer
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
@@ -134,3 +135,15 @@ async def test_an_end_before_it_served_is_an_error() -> None:
         await asyncio.wait_for(server.start(), 5)
     with pytest.raises(OSError, match=r"http_address .* ended before it served"):
         await server.ready()
+
+
+class _Settings(BaseModel):
+    grpc_address: ListenAddress = "127.0.0.1:0"
+    http_address: OptionalListenAddress = ""
+
+
+@pytest.mark.parametrize(("field", "value"), [("grpc_address", ""), ("grpc_address", "x"), ("http_address", "9080")])
+def test_a_setting_that_is_no_address_is_named(field: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=f"{field} '{value}': expected host:port"):
+        _Settings.model_validate({field: value})
+    assert _Settings(http_address="[::1]:80").http_address == "[::1]:80"

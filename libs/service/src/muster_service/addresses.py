@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import Annotated
+
+from pydantic import AfterValidator, ValidationInfo
 
 _EXPECTED = "expected host:port with a port from 0 to 65535, an IPv6 host in brackets"
 
@@ -21,6 +24,18 @@ def parse_address(field: str, text: str) -> tuple[str, int]:
     if not well_formed or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{field} {text!r}: {_EXPECTED}")
     return host, int(port)
+
+
+def _checked(value: str, info: ValidationInfo) -> str:
+    parse_address(info.field_name or "address", value)
+    return value
+
+
+ListenAddress = Annotated[str, AfterValidator(_checked)]
+"""A setting's type: host:port."""
+
+OptionalListenAddress = Annotated[str, AfterValidator(lambda value, info: _checked(value, info) if value else value)]
+"""The same, or "": do not listen."""
 
 
 def listen(field: str, text: str) -> socket.socket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster_service.addresses import parse_address
+from muster_service.addresses import OptionalListenAddress
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 _ADDRESS = "127.0.0.1:9082"
@@ -15,7 +15,7 @@ class PublisherSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    http_address: str = Field(
+    http_address: OptionalListenAddress = Field(
         _ADDRESS, description='where REST listens, host:port; port 0: any free; "": do not listen'
     )
     trusted_proxies: tuple[str, ...] = Field(
@@ -72,13 +72,6 @@ class PublisherSettings(BaseModel):
     retry_min_s: float = Field(0.2, gt=0, description="first wait after a store or the log failed; doubled each time")
     retry_max_s: float = Field(30.0, gt=0, description="longest such wait")
     stop_timeout_s: float = Field(10.0, ge=0, description="at stop: time to write what is read; the rest is read again")
-
-    @field_validator("http_address")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        if value:
-            parse_address("http_address", value)
-        return value
 
     @field_validator("postgres_schema")
     @classmethod

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster_service.addresses import parse_address
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from muster_service.addresses import ListenAddress, OptionalListenAddress
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 _MIB = 1024 * 1024
 
@@ -43,8 +43,12 @@ class GatewaySettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    grpc_address: str = Field("127.0.0.1:9090", description="Where SI clients connect; port 0 takes a free one.")
-    http_address: str = Field("127.0.0.1:9080", description='HTTP front (YuniKorn\'s REST port); "": none.')
+    grpc_address: ListenAddress = Field(
+        "127.0.0.1:9090", description="Where SI clients connect; port 0 takes a free one."
+    )
+    http_address: OptionalListenAddress = Field(
+        "127.0.0.1:9080", description='HTTP front (YuniKorn\'s REST port); "": none.'
+    )
     view_url: str = Field("http://127.0.0.1:9081", description="The view: /ws/v1/* and /debug/* go there.")
     publisher_url: str = Field("http://127.0.0.1:9082", description="The event publisher: /ws/v1/events/* goes there.")
     http_connect_timeout_s: float = Field(2.0, gt=0, description="To reach the view or the publisher.")
@@ -89,10 +93,3 @@ class GatewaySettings(BaseModel):
     keepalive_timeout_s: float = Field(
         10.0, gt=0, description="No answer to a ping for so long: the connection is lost."
     )
-
-    @field_validator("grpc_address", "http_address")
-    @classmethod
-    def _address(cls, value: str, info: ValidationInfo) -> str:
-        if value or info.field_name != "http_address":  # the front alone may be left away
-            parse_address(str(info.field_name), value)
-        return value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster_service.addresses import parse_address
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from muster_service.addresses import OptionalListenAddress
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class ViewSettings(BaseModel):
@@ -11,7 +11,7 @@ class ViewSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    http_address: str = Field(
+    http_address: OptionalListenAddress = Field(
         "127.0.0.1:9081", description='where REST listens, host:port; port 0: any free; "": do not listen'
     )
 
@@ -47,10 +47,3 @@ class ViewSettings(BaseModel):
     retry_min_s: float = Field(0.2, gt=0, description="first wait after the log failed; doubled each time")
     retry_max_s: float = Field(30.0, gt=0, description="longest such wait")
     stop_timeout_s: float = Field(5.0, gt=0, description="at stop: time for answers that are under way")
-
-    @field_validator("http_address")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        if value:
-            parse_address("http_address", value)
-        return value

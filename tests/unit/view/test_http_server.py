@@ -17,7 +17,7 @@ async def test_a_taken_port_is_named_and_nothing_is_left_behind(bench: Bench) ->
         with pytest.raises(OSError, match=address):
             async with bench.view(http_address=address):
                 pass
-    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("view-")]
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("view: ")]
 
 
 async def test_it_stops_though_a_client_holds_its_connection(bench: Bench) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
+from muster_service.life import Life
 
 from muster_event_publisher import metrics
 from muster_event_publisher.feed import PartitionFeed
@@ -77,11 +78,8 @@ class PublisherService:
         ]
         self._follow_tasks: list[asyncio.Task[None]] = []
         self._export_tasks: list[asyncio.Task[None]] = []
-        self._tasks: list[asyncio.Task[None]] = []
         self._server: HttpServer | None = None
-        self._http_task: asyncio.Task[None] | None = None
-        self._done: asyncio.Future[None] | None = None
-        self._stopping = False
+        self._life = Life("event publisher")
 
     @property
     def http_port(self) -> int | None:
@@ -95,30 +93,29 @@ class PublisherService:
 
     async def start(self) -> None:
         """Fills the rings and begins; REST answers when this returns. Raises what the log raises, and OSError."""
-        self._done = asyncio.get_running_loop().create_future()
+        self._life.begin()
         # 1. rings first: who asks at once gets the history
         await asyncio.gather(*(feed.start() for feed in self._feeds))
         # 2. then what follows the log
-        self._follow_tasks = [self._task(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
-        self._export_tasks = [self._task(exporter.run(), "export") for exporter in self._exporters]
-        self._tasks = [self._task(self._streams.watch(), "streams"), self._task(self._measure(), "measure")]
+        self._follow_tasks = [self._life.watch(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
+        self._export_tasks = [self._life.watch(exporter.run(), "export") for exporter in self._exporters]
+        self._life.watch(self._streams.watch(), "streams")
+        self._life.watch(self._measure(), "measure")
         # 3. then the door
         if self.settings.http_address:
             self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S)
-            self._http_task = self._task(self._server.serve(), "http")
+            self._life.watch(self._server.serve(), "http")
             await self._server.ready()
         log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
 
     async def wait(self) -> None:
         """Returns when the service has been stopped; raises what killed it."""
-        assert self._done is not None, "start comes first"
-        await asyncio.shield(self._done)
+        await self._life.wait()
 
     async def stop(self) -> None:
         """Takes and exports what is in the log now, within ``stop_timeout_s``; the rest is read again next time."""
-        if self._stopping or self._done is None:
+        if not self._life.begin_stop():
             return
-        self._stopping = True
         try:
             async with asyncio.timeout(self.settings.stop_timeout_s):
                 # 1. the followers read to the log's end, then the exporters write it
@@ -136,12 +133,11 @@ class PublisherService:
         if self._server is not None:
             await self._server.stop()
         await self._close()
-        if not self._done.done():
-            self._done.set_result(None)
+        self._life.end()
 
     async def abandon(self) -> None:
         """Ends at once and writes nothing more, as a crash would. For tests."""
-        self._stopping = True
+        self._life.begin_stop()
         self._streams.stopping = True
         if self._server is not None:
             self._server.kill()
@@ -164,11 +160,7 @@ class PublisherService:
         await asyncio.wait({task})
 
     async def _close(self) -> None:
-        tasks = self._follow_tasks + self._export_tasks + self._tasks
-        tasks += [self._http_task] if self._http_task is not None else []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._life.cancel_tasks()
         parts: list[_Closable] = [*self._exporters, *self._feeds, *self._searches, *self._sinks]
         for part in parts:
             try:
@@ -182,19 +174,6 @@ class PublisherService:
             await asyncio.sleep(5.0)
             for feed in self._feeds:
                 metrics.FOLLOW_LAG.labels(str(feed.partition)).set(await feed.lag())
-
-    def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=f"publisher-{name}")
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self._stopping or self._done is None or self._done.done():
-            return
-        error = task.exception() or RuntimeError(f"{task.get_name()} ended")
-        log.error("event publisher died", task=task.get_name(), error=str(error))
-        self._done.set_exception(error)
-        self._done.exception()  # seen, also when nobody waits
 
 
 def sinks_of(settings: PublisherSettings, topics: Topics) -> list[SinkPlan]:

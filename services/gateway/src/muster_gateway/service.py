@@ -10,9 +10,8 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
 
 import grpc
 import structlog
@@ -26,6 +25,7 @@ from muster_bus.errors import BusError
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
+from muster_service.life import Life
 
 from muster_gateway import metrics
 from muster_gateway.codec import RequestCodec
@@ -86,12 +86,11 @@ class Gateway:
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
         self._writer: LogWriter | None = None
         self._server: grpc.aio.Server | None = None
+        self._http: HttpServer | None = None
         self._servicer: SchedulerServicer | None = None
         self._health = grpc_health_aio.HealthServicer()
-        self._tasks: dict[asyncio.Task[None], str] = {}
-        self._ended: asyncio.Future[None] | None = None
         self._stack = AsyncExitStack()
-        self._stopped = False
+        self._life = Life("gateway")
         self.grpc_port = 0
         self.http_port = 0
 
@@ -99,7 +98,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Serves when it returns. Raises LogUnavailable, SessionsDown, OSError (an address that is taken)."""
-        self._ended = asyncio.get_running_loop().create_future()
+        self._life.begin()
         try:
             # 1. the log's two directions
             self._writer = await self._bus.writer(f"gateway {self.gateway_id}")
@@ -109,19 +108,19 @@ class Gateway:
             self._stack.push_async_callback(self.sessions.close)
             if not await self.sessions.marked():
                 await rebuild(self._bus, self._topics, self.sessions, self._clock)
-            life = self._life()
-            await life.sweep(self._table)
+            keeper = self._life_keeper()
+            await keeper.sweep(self._table)
             # 3. response tails
             for tail in self._tails:
                 await tail.start()
                 self._stack.push_async_callback(tail.close)
-                self._spawn(tail.run(), f"response tail {tail.partition}")
+                self._life.watch(tail.run(), f"response tail {tail.partition}")
             # 4. what time does
-            self._spawn(self._flush_for_ever(), "cursor flush")
-            self._spawn(self._sweep_for_ever(life), "sweep")
-            self._spawn(self._watch_health(), "health")
+            self._life.watch(self._flush_for_ever(), "cursor flush")
+            self._life.watch(self._sweep_for_ever(keeper), "sweep")
+            self._life.watch(self._watch_health(), "health")
             # 5. the doors
-            await self._open_grpc(life)
+            await self._open_grpc(keeper)
             await self._open_http()
         except BaseException:
             await self.stop()
@@ -130,32 +129,28 @@ class Gateway:
 
     async def wait(self) -> None:
         """Returns when the gateway was stopped; raises what killed it otherwise."""
-        assert self._ended is not None, "start comes first"
-        await asyncio.shield(self._ended)
+        await self._life.wait()
 
     async def stop(self) -> None:
         """Ends every stream with "connect again", stores their positions, gives back what start took. Idempotent."""
-        if self._stopped:
+        if not self._life.begin_stop():
             return
-        self._stopped = True
         await self._set_health(serving=False)
         if self._servicer is not None:
             await self._servicer.stop()
         if self._server is not None:
             await self._server.stop(self.settings.stop_grace_s)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._http is not None:
+            await self._http.stop()
+        await self._life.cancel_tasks()
         with contextlib.suppress(SessionsDown):
             await self.sessions.drop_lease(self.gateway_id)
         await self._stack.aclose()
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        self._life.end()
 
     async def healthy(self) -> bool:
         """Whether the log answers, the writer takes records and the session store answers. Bounded; never raises."""
-        if self._stopped or self._writer is None or not all(tail.answering for tail in self._tails):
+        if self._life.stopping or self._writer is None or not all(tail.answering for tail in self._tails):
             return False
         try:
             async with asyncio.timeout(_HEALTH_TIMEOUT_S):
@@ -176,7 +171,7 @@ class Gateway:
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
-    def _life(self) -> LifeKeeper:
+    def _life_keeper(self) -> LifeKeeper:
         return LifeKeeper(
             self.sessions,
             self._announce,
@@ -232,15 +227,13 @@ class Gateway:
         front = HttpFront(
             await self._target(self._view, self.settings.view_url, "view"),
             await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
-            self._is_alive,
+            lambda: self._life.alive,
             self.ready,
         )
-        server = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
-        self.http_port = server.port
-        self._stack.push_async_callback(server.stop)
-        serving = asyncio.create_task(server.serve(), name="http front")
-        serving.add_done_callback(self._task_done)
-        await server.ready()
+        self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
+        self.http_port = self._http.port
+        self._life.watch(self._http.serve(), "http front")
+        await self._http.ready()
 
     async def _target(self, app: Target | None, url: str, name: str) -> Target:
         if app is not None:
@@ -250,23 +243,6 @@ class Gateway:
         return target
 
     # ---- what goes on all the time --------------------------------------------------------------------------------
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work)
-        self._tasks[task] = name
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        """None of these tasks ends by itself: one that does takes the gateway with it."""
-        if task.cancelled() or self._stopped or self._ended is None or self._ended.done():
-            return
-        error = task.exception() or RuntimeError("a task of the gateway ended")
-        log.error("gateway fails", task=self._tasks.get(task, "http front"), exc_info=error)
-        self._ended.set_exception(error)
-        self._ended.exception()  # seen: nobody may be waiting
-
-    def _is_alive(self) -> bool:
-        return self._ended is not None and not self._ended.done()
 
     async def _flush_for_ever(self) -> None:
         while True:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
+from muster_service.life import Life
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -44,9 +44,7 @@ class ViewService:
         self._health: dict[str | None, tuple[float, dao.HealthDao]] = {}
         self._checking = asyncio.Lock()
         self._server: HttpServer | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._done: asyncio.Future[None] | None = None
-        self._stopping = False
+        self._life = Life("view")
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -60,7 +58,7 @@ class ViewService:
 
         Raises what the log raises, CodecError and DecodeError for a state that cannot be read, OSError for the port.
         """
-        self._done = asyncio.get_running_loop().create_future()
+        self._life.begin()
         try:
             # 1. the state as it is
             await asyncio.gather(*(follower.start() for follower in self._followers))
@@ -72,27 +70,24 @@ class ViewService:
             raise
         # 3. what comes next
         for follower in self._followers:
-            self._task(follower.follow(), f"follow-{follower.partition}")
+            self._life.watch(follower.follow(), f"follow-{follower.partition}")
         if self._server is not None:
-            self._task(self._server.serve(), "http")
+            self._life.watch(self._server.serve(), "http")
             await self._server.ready()
         log.info("view.started", rms=list(self.states()))
 
     async def wait(self) -> None:
         """Returns when the service has been stopped; raises what killed it."""
-        assert self._done is not None, "start comes first"
-        await asyncio.shield(self._done)
+        await self._life.wait()
 
     async def stop(self) -> None:
         """Answers what was asked, then ends."""
-        if self._stopping or self._done is None:
+        if not self._life.begin_stop():
             return
-        self._stopping = True
         if self._server is not None:
             await self._server.stop()
         await self._close()
-        if not self._done.done():
-            self._done.set_result(None)
+        self._life.end()
 
     async def healthy(self) -> bool:
         """Whether everything works; :meth:`problems` says what does not."""
@@ -109,27 +104,12 @@ class ViewService:
         return [*problems, *filter(None, [self._lagging(None)])]
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._life.cancel_tasks()
         for follower in self._followers:
             try:
                 await follower.close()
             except Exception as error:
                 log.warning("view.not_closed", partition=follower.partition, error=str(error))
-
-    def _task(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=f"view-{name}")
-        task.add_done_callback(self._ended)
-        self._tasks.append(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self._stopping or self._done is None or self._done.done():
-            return
-        error = task.exception() or RuntimeError(f"{task.get_name()} ended")
-        log.error("view.died", task=task.get_name(), error=str(error))
-        self._done.set_exception(error)
-        self._done.exception()  # seen, also when nobody waits
 
     # ---- what REST needs -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,88 @@
+"""How a service's life ends, and who hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from muster_service.life import Life
+
+
+async def _for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def _fails() -> None:
+    raise ValueError("broken")
+
+
+async def _returns() -> None:
+    return
+
+
+async def waited(life: Life) -> None:
+    await asyncio.wait_for(life.wait(), 5)
+
+
+async def test_a_stop_ends_it_in_order() -> None:
+    life = Life("x")
+    life.begin()
+    task = life.watch(_for_ever(), "work")
+    waiting = asyncio.create_task(waited(life))
+    await asyncio.sleep(0)
+    assert life.begin_stop()
+    assert not life.begin_stop(), "the second one has nothing to do"
+    await life.cancel_tasks()
+    assert task.cancelled()
+    assert life.alive
+    assert not waiting.done()
+    life.end()
+    await waiting
+    assert not life.alive
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "said"), [(_fails, ValueError, "broken"), (_returns, RuntimeError, "x: work ended")]
+)
+async def test_a_task_that_ends_is_the_end(work: type, kind: type[Exception], said: str) -> None:
+    life = Life("x")
+    life.begin()
+    life.watch(_for_ever(), "other")
+    life.watch(work(), "work")
+    with pytest.raises(kind, match=re.escape(said)):
+        await waited(life)
+    assert not life.alive
+    assert life.begin_stop(), "what is left is stopped all the same"
+    await life.cancel_tasks()
+    life.end()
+    with pytest.raises(kind):  # still: an end in order does not hide what came before
+        await waited(life)
+
+
+async def test_a_task_that_ends_while_it_is_stopped_is_none() -> None:
+    life = Life("x")
+    life.begin()
+    life.begin_stop()
+    await asyncio.wait({life.watch(_fails(), "work")})
+    life.end()
+    await waited(life)
+
+
+async def test_one_that_waits_no_longer_does_not_disturb_the_others() -> None:
+    life = Life("x")
+    life.begin()
+    impatient = asyncio.create_task(life.wait())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait({impatient})
+    assert life.alive
+    life.end()
+    await waited(life)
+
+
+def test_what_has_not_begun_is_neither_alive_nor_stopped() -> None:
+    life = Life("x")
+    assert not life.alive
+    assert not life.begin_stop()
+    assert not life.stopping

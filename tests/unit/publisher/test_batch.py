@@ -7,7 +7,8 @@ import json
 
 import httpx
 import pytest
-from muster_event_publisher.render import batch_json, error_json, event_json
+from muster_event_publisher.render import batch_json, event_json
+from muster_service.go_json import error_body
 from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.running import TOPICS, Running, running, until_next
 
@@ -74,7 +75,7 @@ async def test_bad_numbers(path: str, query: str) -> None:
         name = query.rsplit("&", maxsplit=1)[-1].split("=", maxsplit=1)[0]
         assert error["message"].startswith(f'parameter "{name}": ')
         assert "expected a whole number" in error["message"]
-        assert answer.content == error_json(400, error["message"])
+        assert answer.content == error_body(400, error["message"])
         assert (await publisher.http.get(BATCH)).content == body(0, 2, range(3))
 
 
@@ -145,12 +146,12 @@ async def test_several_rms_are_kept_apart() -> None:
         await until_next(publisher, "two & more", 2)
         answer = await publisher.http.get(BATCH)
         assert answer.status_code == 400
-        assert answer.content == error_json(400, 'parameter "rm" is needed; known RMs: one, two & more')
+        assert answer.content == error_body(400, 'parameter "rm" is needed; known RMs: one, two & more')
         assert (await publisher.http.get(BATCH, params={"rm": "one"})).content == body(0, 2, range(3))
         assert (await publisher.http.get(BATCH, params={"rm": "two & more"})).content == body(0, 1, range(2))
         answer = await publisher.http.get(BATCH, params={"rm": "three"})
         assert answer.status_code == 404
-        assert answer.content == error_json(404, 'parameter "rm": no events of three; known RMs: one, two & more')
+        assert answer.content == error_body(404, 'parameter "rm": no events of three; known RMs: one, two & more')
 
 
 async def test_before_the_first_event_the_answer_is_empty() -> None:
@@ -168,7 +169,7 @@ async def test_tracking_off(settings: dict[str, object]) -> None:
         for path in (BATCH, STREAM):
             answer = await publisher.http.get(path)
             assert answer.status_code == 500
-            assert answer.content == error_json(500, "Event tracking is disabled")
+            assert answer.content == error_body(500, "Event tracking is disabled")
 
 
 async def test_shim_events_are_nowhere() -> None:

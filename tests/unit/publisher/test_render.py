@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from muster_event_publisher import render
@@ -39,29 +38,6 @@ def test_numbers_of_a_newer_interface_stay_numbers() -> None:
     assert render.event_json(value.SerializeToString()) == b'{"type":99,"resource":{}}'
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("plain", '"plain"'),
-        ("<a&b>", '"\\u003ca\\u0026b\\u003e"'),
-        ('q"b\\s/', '"q\\"b\\\\s/"'),
-        ("\b\f\n\r\t\x00\x1f", '"\\b\\f\\n\\r\\t\\u0000\\u001f"'),
-        ("\x7f", '"\x7f"'),
-        ("\u2028\u2029", '"\\u2028\\u2029"'),
-        ("é😀", '"é😀"'),
-    ],
-)
-def test_texts_are_escaped_as_in_go(text: str, expected: str) -> None:
-    assert render.text_json(text) == expected
-
-
-@given(st.text())
-def test_texts_come_back(text: str) -> None:
-    written = render.text_json(text)
-    assert json.loads(written) == text
-    assert not set("<>&\u2028\u2029") & set(written)
-
-
 def test_batch_bodies() -> None:
     assert render.batch_json("u", 3, 4, [b"{}", b"{}"]) == (
         b'{"InstanceUUID":"u","LowestID":3,"HighestID":4,"EventRecords":[{},{}]}\n'
@@ -76,7 +52,6 @@ def test_lines_and_errors() -> None:
     assert render.resync_line("u", 5, 8) == (
         b'{"InstanceUUID":"u","NextID":8,"message":"events 5 to 7 are missing from the log"}\n'
     )
-    assert render.error_json(400, "a<b") == (b'{"status_code":400,"message":"a\\u003cb","description":"a\\u003cb"}\n')
 
 
 def test_what_does_not_decode_says_so() -> None:

@@ -14,8 +14,9 @@ from muster_scheduler.core.commands import (
 )
 from muster_scheduler.core.states import AppState, QueueState
 from muster_scheduler.follower import RmInfo
-from muster_scheduler.view import dao, go, render
+from muster_scheduler.view import dao, render
 from muster_scheduler.view.render import Pieces
+from muster_service.go_json import go_json
 
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 4}}}, {name: b}]}"
 T = 1_000_000_000_000  # Cluster's clock at its start, in nanoseconds
@@ -28,14 +29,14 @@ def text(pieces: Pieces) -> bytes:
 
 
 def test_cluster() -> None:
-    assert go.json(dao.cluster(INFO, Cluster(LEAVES).partition)) == (
+    assert go_json(dao.cluster(INFO, Cluster(LEAVES).partition)) == (
         b'{"startTime":1000000000000,"rmBuildInformation":[{"buildVersion":"1.0","rmId":"rm\\u003c1\\u003e"}],'
         b'"partition":"default","clusterName":"kubernetes"}'
     )
 
 
 def test_an_empty_partition_has_its_objects_and_the_total_of_its_applications() -> None:
-    assert go.json(dao.partition_info(INFO, Cluster(LEAVES).partition)) == (
+    assert go_json(dao.partition_info(INFO, Cluster(LEAVES).partition)) == (
         b'{"clusterId":"rm\\u003c1\\u003e","name":"default","capacity":{},'
         b'"nodeSortingPolicy":{"type":"fair","resourceWeights":{"memory":1,"vcore":1}},'
         b'"preemptionEnabled":true,"quotaPreemptionEnabled":false,"applications":{"total":0},'
@@ -49,7 +50,7 @@ def test_partition_in_use() -> None:
     cluster.app("x", "root.b")
     cluster.ask("x", "k", vcore=2_500, memory=33)
     cluster.app("idle", "root.b")
-    assert go.json(dao.partition_info(INFO, cluster.partition)) == (
+    assert go_json(dao.partition_info(INFO, cluster.partition)) == (
         b'{"clusterId":"rm\\u003c1\\u003e","name":"default","capacity":{"capacity":{"memory":100,"vcore":10000},'
         b'"usedCapacity":{"memory":33,"vcore":2500},"utilization":{"memory":33,"vcore":25}},'
         b'"nodeSortingPolicy":{"type":"fair","resourceWeights":{"memory":1,"vcore":1}},'
@@ -215,7 +216,7 @@ def test_an_ask_without_reason_and_one_for_a_named_node() -> None:
         originator=True,
     )
     cluster.core.apply(UpdateAllocations([item]), T)
-    assert go.json(dao.ask(cluster.application("x").asks["k"])) == (
+    assert go_json(dao.ask(cluster.application("x").asks["k"])) == (
         b'{"allocationKey":"k","allocationTags":{"yunikorn.apache.org/requiredNode":"n9"},'
         b'"requestTime":1000000000000,"resource":{"vcore":1},"priority":"0","requiredNodeId":"n9","applicationId":"x",'
         b'"placeholder":true,"taskGroupName":"tg","originator":true}'
@@ -229,7 +230,7 @@ def test_a_previous_generations_allocation_carries_its_uuid() -> None:
     cluster.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 1}, previous_generation=True)]))
     held = cluster.application("x").allocations["k"]
     assert held.uuid
-    assert go.json(dao.allocation(held)).endswith(b',"bindTime":1000000000000,"uuid":"%b"}' % held.uuid.encode())
+    assert go_json(dao.allocation(held)).endswith(b',"bindTime":1000000000000,"uuid":"%b"}' % held.uuid.encode())
 
 
 def test_node_with_allocations_and_what_others_hold() -> None:
@@ -275,8 +276,8 @@ def test_long_lists_are_rendered_in_pieces_that_make_the_same_text() -> None:
     pieces = list(render.application(cluster.partition, app))
     assert len(pieces) > 10
     whole = b"".join(pieces)
-    asks = go.json([dao.ask(wanted) for wanted in app.asks.values()])
-    held = go.json([dao.allocation(each) for each in app.allocations.values()])
+    asks = go_json([dao.ask(wanted) for wanted in app.asks.values()])
+    held = go_json([dao.allocation(each) for each in app.allocations.values()])
     assert len(app.asks) == 200
     assert b'"requests":' + asks + b',"allocations":' + held + b',"applicationState"' in whole
 

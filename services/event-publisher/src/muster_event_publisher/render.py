@@ -6,34 +6,13 @@ the keys of maps sorted, a line feed at the end of a body.
 
 from __future__ import annotations
 
-import re
-
-from msgspec.json import encode
+from muster_service.go_json import go_text
 
 from muster_event_publisher.codec import Resource, decode
-
-_PLAIN = re.compile(r"[^\x00-\x1f\"\\<>&\u2028\u2029]*").fullmatch
-_ESCAPES = (
-    (b"<", b"\\u003c"),
-    (b">", b"\\u003e"),
-    (b"&", b"\\u0026"),
-    ("\u2028".encode(), b"\\u2028"),
-    ("\u2029".encode(), b"\\u2029"),
-)
 
 # Resources rendered before, by their bytes.
 _KNOWN: dict[bytes, str] = {}
 _KNOWN_MAX = 4096
-
-
-def text_json(text: str) -> str:
-    """A JSON string, quoted."""
-    if _PLAIN(text):
-        return f'"{text}"'
-    raw = encode(text)
-    for plain, escaped in _ESCAPES:
-        raw = raw.replace(plain, escaped)
-    return raw.decode()
 
 
 def event_json(value: bytes) -> bytes:
@@ -48,9 +27,9 @@ def event_json(value: bytes) -> bytes:
     if record.type:
         add(f'"type":{record.type}')
     if record.objectID:
-        add(f'"objectID":{text_json(record.objectID)}')
+        add(f'"objectID":{go_text(record.objectID)}')
     if record.message:
-        add(f'"message":{text_json(record.message)}')
+        add(f'"message":{go_text(record.message)}')
     if record.timestampNano:
         add(f'"timestampNano":{record.timestampNano}')
     if record.eventChangeType:
@@ -58,7 +37,7 @@ def event_json(value: bytes) -> bytes:
     if record.eventChangeDetail:
         add(f'"eventChangeDetail":{record.eventChangeDetail}')
     if record.referenceID:
-        add(f'"referenceID":{text_json(record.referenceID)}')
+        add(f'"referenceID":{go_text(record.referenceID)}')
     add(_resource_json(record.resource))
     return f"{{{','.join(parts)}}}".encode()
 
@@ -71,25 +50,19 @@ def missing_json(event_id: int) -> bytes:
 def batch_json(instance: str, lowest: int, highest: int, events: list[bytes] | None) -> bytes:
     """The body of a batch answer; ``None`` or no events: ``"EventRecords":null``."""
     records = b"[%b]" % b",".join(events) if events else b"null"
-    head = f'{{"InstanceUUID":{text_json(instance)},"LowestID":{lowest},"HighestID":{highest},"EventRecords":'
+    head = f'{{"InstanceUUID":{go_text(instance)},"LowestID":{lowest},"HighestID":{highest},"EventRecords":'
     return b"%b%b}\n" % (head.encode(), records)
 
 
 def instance_line(instance: str) -> bytes:
     """A stream's first line, and the line that keeps it alive."""
-    return f'{{"InstanceUUID":{text_json(instance)}}}\n'.encode()
+    return f'{{"InstanceUUID":{go_text(instance)}}}\n'.encode()
 
 
 def resync_line(instance: str, first_missing: int, next_id: int) -> bytes:
     """Says in a stream that events are missing, and which id the next event line has."""
-    text = text_json(f"events {first_missing} to {next_id - 1} are missing from the log")
-    return f'{{"InstanceUUID":{text_json(instance)},"NextID":{next_id},"message":{text}}}\n'.encode()
-
-
-def error_json(status: int, message: str) -> bytes:
-    """The body of an error answer, and the last line of a stream that the publisher ends."""
-    text = text_json(message)
-    return f'{{"status_code":{status},"message":{text},"description":{text}}}\n'.encode()
+    text = go_text(f"events {first_missing} to {next_id - 1} are missing from the log")
+    return f'{{"InstanceUUID":{go_text(instance)},"NextID":{next_id},"message":{text}}}\n'.encode()
 
 
 class EventLines:
@@ -125,7 +98,7 @@ def _resource_json(resource: Resource) -> str:
         if len(_KNOWN) >= _KNOWN_MAX:
             _KNOWN.clear()
         quantities = resource.resources
-        inner = ",".join([f"{text_json(name)}:{_quantity(quantities[name].value)}" for name in sorted(quantities)])
+        inner = ",".join([f"{go_text(name)}:{_quantity(quantities[name].value)}" for name in sorted(quantities)])
         known = _KNOWN[key] = f'"resource":{{"resources":{{{inner}}}}}' if inner else '"resource":{}'
     return known
 

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qsl
 
 from muster_bus.errors import LogError
+from muster_service.go_json import error_body
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -180,7 +181,7 @@ class _Get:
             try:
                 answer = await self._handler(request)
             except RequestRefused as refused:
-                body = render.error_json(refused.status, refused.message)
+                body = error_body(refused.status, refused.message)
                 answer = Response(body, refused.status, headers=_HEADERS)
         await answer(scope, receive, send)
 

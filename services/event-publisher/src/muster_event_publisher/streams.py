@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import LogError
+from muster_service.go_json import error_body
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
@@ -216,7 +217,7 @@ class EventStream:
         self._sending_since = None
 
     async def _last_line(self, send: Send) -> None:
-        body = render.error_json(503, f"{self._end}; go on with ?start={self.cursor}")
+        body = error_body(503, f"{self._end}; go on with ?start={self.cursor}")
         try:
             async with asyncio.timeout(_LAST_LINE_S):
                 await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -12,12 +12,12 @@ A target is a URL (bodies are streamed both ways) or an ASGI application in this
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 import httpx
 import structlog
+from muster_service.go_json import error_body
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
@@ -209,8 +209,7 @@ async def respond(
 
 async def respond_error(send: Send, status: int, message: str) -> None:
     """An error in the shape that YuniKorn's REST clients know: both texts are equal."""
-    body = json.dumps({"status_code": status, "message": message, "description": message}, separators=(",", ":"))
-    await respond(send, status, _JSON, body.encode() + b"\n", [(b"access-control-allow-origin", b"*")])
+    await respond(send, status, _JSON, error_body(status, message), [(b"access-control-allow-origin", b"*")])
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:

@@ -44,14 +44,6 @@ class _Shape(Struct, omit_defaults=True, kw_only=True, rename="camel"):
     """How all of them are written."""
 
 
-class ErrorDao(Struct):
-    """The body of an error answer; both texts are the same."""
-
-    status_code: int
-    message: str
-    description: str
-
-
 class ClusterDao(_Shape, kw_only=True):
     """One partition's cluster."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from muster_service.go_json import go_json
+
 from muster_scheduler.core.objects import Ask
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao, go
+from muster_scheduler.view import dao
 from muster_scheduler.view.render import Pieces, small
 
 
@@ -58,9 +60,9 @@ def pending(state: RmState) -> Pieces:
             since=reason.since_ns,
         )
 
-    yield b'{"rm":%b,"pending":[' % go.json(state.info.rm_id)
+    yield b'{"rm":%b,"pending":[' % go_json(state.info.rm_id)
     yield from small((of for of in asks if not of[1].gone), shown)
-    yield b'],"counts":%b}\n' % go.json(dict(counts))
+    yield b'],"counts":%b}\n' % go_json(dict(counts))
 
 
 def summary(state: RmState) -> dao.SummaryDao:

@@ -1,22 +1,9 @@
-"""Go's ways that readers see: how ``encoding/json`` writes, how durations print, how a query is unescaped."""
+"""Go's ways that readers see, beside its JSON: how numbers and durations print, how a query is unescaped."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 from urllib.parse import unquote_plus
-
-import msgspec
-
-_ESCAPES = (
-    (b"<", b"\\u003c"),
-    (b">", b"\\u003e"),
-    (b"&", b"\\u0026"),
-    ("\u2028".encode(), b"\\u2028"),
-    ("\u2029".encode(), b"\\u2029"),
-)
-# Maps by key, structs by field; fields at their default are left out where the struct says so.
-_encode = msgspec.json.Encoder(order="deterministic").encode
 
 _UNITS_NS = {
     "ns": 1,
@@ -31,18 +18,6 @@ _UNITS_NS = {
 _DURATION = re.compile(r"[+-]?(?:0|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)")
 _DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-
-
-def json(value: Any) -> bytes:
-    """JSON of a struct, list, map, string or number: compact, HTML-safe, without a line feed.
-
-    Outside of strings none of the escaped characters occurs, so they are replaced in the finished text.
-    """
-    text = _encode(value)
-    for plain, escaped in _ESCAPES:
-        if plain in text:
-            text = text.replace(plain, escaped)
-    return text
 
 
 def number(value: float) -> float | int:

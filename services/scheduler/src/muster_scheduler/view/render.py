@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
+from muster_service.go_json import go_json
+
 from muster_scheduler.core.objects import Application, Node, Queue
 from muster_scheduler.core.partition import Partition
-from muster_scheduler.view import dao, go
+from muster_scheduler.view import dao
 
 Pieces = Iterator[bytes]
 T = TypeVar("T")
@@ -29,7 +31,7 @@ _SMALL = 50
 
 def body(value: Any) -> Pieces:
     """One small value."""
-    yield go.json(value)
+    yield go_json(value)
     yield b"\n"
 
 
@@ -58,7 +60,7 @@ def small(objects: Iterable[T], make: Callable[[T], Any]) -> Pieces:
     iterator = iter(objects)
     first = True
     while batch := [make(each) for each in islice(iterator, _PER_PIECE)]:
-        text = go.json(batch)[1:-1]
+        text = go_json(batch)[1:-1]
         yield text if first else b"," + text
         first = False
 
@@ -66,7 +68,7 @@ def small(objects: Iterable[T], make: Callable[[T], Any]) -> Pieces:
 def node(partition: Partition, shown: Node) -> Pieces:
     """A node with all that is on it."""
     allocations, foreign = list(shown.allocations.values()), list(shown.foreign.values())
-    head, tail = go.json(dao.node_head(partition, shown)), go.json(dao.node_tail(shown))
+    head, tail = go_json(dao.node_head(partition, shown)), go_json(dao.node_tail(shown))
     lists = (("allocations", allocations, dao.allocation), ("foreignAllocations", foreign, dao.foreign))
     return _with_lists(head, lists, tail)
 
@@ -74,7 +76,7 @@ def node(partition: Partition, shown: Node) -> Pieces:
 def application(partition: Partition, shown: Application) -> Pieces:
     """An application with its asks and allocations."""
     asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
-    head, tail = go.json(dao.application_head(partition, shown)), go.json(dao.application_tail(shown))
+    head, tail = go_json(dao.application_head(partition, shown)), go_json(dao.application_tail(shown))
     lists = (("requests", asks, dao.ask), ("allocations", allocations, dao.allocation))
     return _with_lists(head, lists, tail)
 
@@ -82,8 +84,8 @@ def application(partition: Partition, shown: Application) -> Pieces:
 def queue(partition: Partition, shown: Queue, *, tree: bool, shown_partition: str = "") -> Pieces:
     """A queue; with ``tree`` all queues below it, too."""
     children = list(shown.children.values()) if tree else []
-    head = go.json(dao.queue_head(partition, shown, shown_partition))
-    tail = go.json(dao.queue_tail(partition, shown))
+    head = go_json(dao.queue_head(partition, shown, shown_partition))
+    tail = go_json(dao.queue_tail(partition, shown))
     if not children:
         yield b"%b,%b" % (head[:-1], tail[1:])
         return
@@ -104,7 +106,7 @@ def _with_lists(head: bytes, lists: Iterable[tuple[str, list[Any], Callable[[Any
         parts = [head[:-1]]
         for name, objects, make in filled:
             parts.append(b',"%b":' % name.encode())
-            parts.append(go.json([make(each) for each in objects]))
+            parts.append(go_json([make(each) for each in objects]))
         yield b"%b,%b" % (b"".join(parts), tail[1:])
         return
     yield head[:-1]

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote
 
 import structlog
 from muster_bus.clock import Clock
+from muster_service.go_json import error_body
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
@@ -424,8 +425,7 @@ def _status(call: Call) -> Callable[[Application], bool]:
 
 
 def _refusal(refused: RequestRefused) -> Answer:
-    error = dao.ErrorDao(refused.status, refused.message, refused.message)
-    return Answer(render.body(error), refused.status)
+    return Answer(iter([error_body(refused.status, refused.message)]), refused.status)
 
 
 def _other_method(method: str) -> tuple[int, Mapping[str, str], bytes]:

@@ -21,6 +21,7 @@ class Cycle:
         self._partition = partition
         self._waiting = partition.waiting
         self._figures = Figures()
+        self._explained_version = -1
 
     def run(self, out: Outcome, now_ns: int, budget: int) -> int:
         """Makes up to ``budget`` allocations; gives how many. Fewer means: nothing more fits now."""
@@ -60,6 +61,13 @@ class Cycle:
         # 7. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
         if made < budget:
             self._waiting.land(out)
+            # 8. Other nodes may mean another "no", even where they do not mean a "yes".
+            if self._explained_version != partition.capacity_version:
+                self._explained_version = partition.capacity_version
+                for shape, lists in self._waiting.no_node.items():
+                    reason = self._node_reason(shape)
+                    for waitlist in lists:
+                        self._waiting.note(waitlist, reason, out, now_ns)
         return made
 
     def _find_node(self, shape: Shape) -> Node | None:

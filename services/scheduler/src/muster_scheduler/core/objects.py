@@ -15,7 +15,7 @@ from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector
 from muster_scheduler.core.states import AppState, QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from muster_scheduler.core.reasons import Reason
 
@@ -338,6 +338,11 @@ class Waitlist:
 
     def __repr__(self) -> str:
         return f"Waitlist({self.leaf.path}, {self.shape.name})"
+
+
+def in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
+    """Many at once, in an order that does not depend on whether they were decided or folded."""
+    return sorted(allocations, key=lambda held: (held.allocated_ns, held.submission, held.ordinal))
 
 
 # What lists wait for, by shape. (Dictionaries for their order, which a set does not have.)

@@ -20,6 +20,7 @@ from muster_scheduler.core.objects import (
     AskGroup,
     Node,
     Queue,
+    in_order,
 )
 from muster_scheduler.core.outcome import (
     Change,
@@ -376,9 +377,9 @@ class Partition:
 
     def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Removes an application with everything under it, at the RM's word."""
-        for ask in list(app.asks.values()):
+        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
             self.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
-        for allocation in list(app.allocations.values()):
+        for allocation in in_order(app.allocations.values()):
             self.release(
                 allocation,
                 Termination.STOPPED_BY_RM,
@@ -422,7 +423,8 @@ class Partition:
         if group.parked_key is not None:
             return
         waitlist = app.queue.waitlists.get(ask.shape)
-        if waitlist is not None and waitlist.place is not None and group.ready_key is None:
+        held = waitlist is not None and waitlist.place is not None and app.waiting_at is None
+        if waitlist is not None and held and group.ready_key is None:
             waitlist.park(group, self.waiting.wait_key(group))  # what holds the others of its shape holds it too
         else:
             self.waiting.make_ready(group)

@@ -24,7 +24,7 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import ClusterConfig, partition_name
-from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, unique_key
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, in_order, unique_key
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
@@ -242,7 +242,7 @@ class SchedulerCore:
         return ""
 
     def _remove_node(self, partition: Partition, node: Node, out: Outcome, now_ns: int) -> None:
-        for allocation in list(node.allocations.values()):
+        for allocation in in_order(node.allocations.values()):
             partition.release(
                 allocation,
                 Termination.STOPPED_BY_RM,
@@ -542,7 +542,7 @@ def _with_application(releases: Sequence[ReleaseItem], partitions: Mapping[str, 
 
 def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
     if not item.key:
-        return [] if item.uuid else list(app.asks.values())
+        return [] if item.uuid else sorted(app.asks.values(), key=lambda ask: ask.submission)
     ask = app.asks.get(item.key)
     return [] if ask is None else [ask]
 
@@ -550,7 +550,7 @@ def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
 def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
     if item.uuid:
         return list(app.by_uuid.get(item.uuid, ()))
-    return app.held(item.key) if item.key else list(app.allocations.values())
+    return app.held(item.key) if item.key else in_order(app.allocations.values())
 
 
 def _asks_for(ask: Ask) -> tuple[object, ...]:

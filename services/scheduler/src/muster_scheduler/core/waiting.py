@@ -142,14 +142,18 @@ class Waiting:
         self.unready(group)
         waitlist.park(group, self.wait_key(group))
         waitlist.register(place)
-        if not reason.same_as(waitlist.reason):
-            waitlist.reason = replace(reason, since_ns=now_ns)
-            out.touch(waitlist, self._partition)
+        self.note(waitlist, reason, out, now_ns)
         self.refresh_app(app)
         if not app.counted:
             for queue in leaf.ancestry:
                 if queue.waiting_apps:
                     self.wake_app(queue)
+
+    def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> None:
+        """Why the list waits. The same "no" again changes nothing: its figures are those of the first time."""
+        if not reason.same_as(waitlist.reason):
+            waitlist.reason = replace(reason, since_ns=now_ns)
+            out.touch(waitlist, self._partition)
 
     def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
         """Nobody waits on the list any more."""
@@ -209,12 +213,10 @@ class Waiting:
             self._wake_first(waitlist)
 
     def _wake_first(self, waitlist: Waitlist) -> None:
-        while waitlist.groups:
+        if waitlist.groups:
             group: AskGroup = waitlist.groups[0][-1]
             waitlist.unpark(group)
             self.make_ready(group)
-            if group.app.waiting_at is None:
-                return  # else it will not be tried before its application may run: the turn goes to the next
 
     def land(self, out: Outcome) -> None:
         """After a cycle: lists that are still in flight and empty have nobody left who waits."""
@@ -242,9 +244,17 @@ class Waiting:
         app.waiting_key = self._waiting_key(app)
         queue.waiting_apps.add((*app.waiting_key, app))
         self._queues_with_waiting_apps[queue] = None
+        # Nothing of it waits for anything else now. Its groups may have been the woken ones of their lists.
+        for group in list(app.groups.values()):
+            if group.parked_key is None:
+                self.wake_next(app.queue, group.shape)
+                continue
+            waitlist = app.queue.waitlists[group.shape]
+            waitlist.unpark(group)
+            self.place_ready(group)
+            if not waitlist.groups and waitlist.place is not None:
+                self.forget_list(waitlist, out)
         self.refresh_app(app)
-        for entry in list(app.ready):  # its groups may have been the woken ones of their lists
-            self.wake_next(app.queue, entry[-1].shape)
 
     def _waiting_key(self, app: Application) -> tuple[int, int, int]:
         priority = app.ready[0][0] if app.ready and app.queue.priority_first else 0

@@ -1,0 +1,269 @@
+"""A scheduler machine on a log of its own: requests in, everything that it writes kept and decoded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import count
+
+from muster_bus.log import OutRecord, Record
+from muster_bus.topics import HEADER_ERROR, HEADER_EVENT_ID, Topics
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core import invariants
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.service.machine import SchedulerMachine
+
+RM = "rm-1"
+SECOND_NS = 1_000_000_000
+CONFIG = """
+partitions:
+  - name: default
+    queues:
+      - name: root
+        submitacl: '*'
+        queues:
+          - {name: a, maxapplications: 2}
+          - name: b
+            resources: {max: {vcore: 12, memory: 100}}
+            queues:
+              - {name: x, properties: {application.sort.policy: fair}}
+              - {name: y, resources: {guaranteed: {vcore: 4}}}
+          - {name: c}
+"""
+
+
+class Rig:
+    """One partition of one Muster.
+
+    :ivar state: the state topic, compacted, in the order of last writing.
+    :ivar responses: every SI response, decoded, in order, with its sequence.
+    :ivar events: (id, event) of every event, in order.
+    """
+
+    def __init__(self, budget: int = 2000, default_config: str = "", check_every_ns: int = 0) -> None:
+        self.topics = Topics(partitions=1)
+        self.now_ns = 1_000 * SECOND_NS
+        self.state: dict[bytes, bytes] = {}
+        self.responses: list[tuple[int, object]] = []
+        self.registrations: list[pb.RegistrationResult] = []
+        self.events: list[tuple[int, si.EventRecord]] = []
+        self.dead: list[tuple[bytes | None, str]] = []
+        self.written: list[OutRecord] = []
+        self._offset = 0
+        uuids = count(1)
+        self._factory: Callable[[], SchedulerMachine] = lambda: SchedulerMachine(
+            self.topics, lambda: f"uuid-{next(uuids)}", default_config, budget, check_every_ns
+        )
+        self.machine = self._factory()
+        self.machine.folded(self.now_ns)
+
+    @property
+    def core(self) -> SchedulerCore:
+        return self.machine.rms[RM].core
+
+    # ---- in --------------------------------------------------------------------------------------------------------
+
+    def send(self, *bodies: object, rm_id: str = RM) -> list[OutRecord]:
+        """One batch: SI requests, lifecycle notes, or raw bytes as the record's whole value."""
+        records = []
+        for body in bodies:
+            value = body if isinstance(body, bytes) else envelope(body, rm_id).SerializeToString()
+            records.append(Record(self.topics.requests, 0, self._offset, 0, rm_id.encode(), value))
+            self._offset += 1
+        return self._take(self.machine.apply(records, self.now_ns))
+
+    def tick(self) -> list[OutRecord]:
+        return self._take(self.machine.tick(self.now_ns))
+
+    def settle(self) -> None:
+        """Ticks until the machine wants no more before its next deadline."""
+        for _ in range(10_000):
+            deadline_ns = self.machine.next_deadline_ns()
+            if deadline_ns is None or deadline_ns > self.now_ns:
+                return
+            self.tick()
+        raise AssertionError("the machine never comes to rest")
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += round(seconds * SECOND_NS)
+        self.settle()
+
+    def register(self, config: str = CONFIG, rm_id: str = RM) -> pb.RegistrationResult:
+        self.send(registration(config, rm_id), rm_id=rm_id)
+        return self.registrations[-1]
+
+    def rebuild(self, dice: random.Random | None = None) -> None:
+        """A take-over: a new machine folds the state topic, as compaction left it, and nothing else."""
+        machine = self._factory()
+        kept = list(self.state.items())
+        if dice is not None:
+            dice.shuffle(kept)
+        for offset, (key, value) in enumerate(kept):
+            machine.fold(Record(self.topics.state, 0, offset, 0, key, value))
+        machine.folded(self.now_ns)
+        self.machine = machine
+
+    # ---- out -------------------------------------------------------------------------------------------------------
+
+    def _take(self, outputs: list[OutRecord]) -> list[OutRecord]:
+        topics = self.topics
+        self.written.extend(outputs)
+        for record in outputs:
+            assert record.partition == 0
+            if record.topic == topics.state:
+                assert record.key is not None
+                self.state.pop(record.key, None)
+                if record.value is not None:
+                    self.state[record.key] = record.value
+            elif record.topic == topics.responses:
+                self._take_response(pb.ResponseEnvelope.FromString(record.value or b""))
+            elif record.topic == topics.events:
+                headers = dict(record.headers)
+                event_id = int(headers[HEADER_EVENT_ID])
+                self.events.append((event_id, si.EventRecord.FromString(record.value or b"")))
+            else:
+                assert record.topic == topics.dead_letters, record.topic
+                self.dead.append((record.value, dict(record.headers)[HEADER_ERROR].decode()))
+        for state in self.machine.rms.values():
+            invariants.check(state.core, exhausted=self._is_exhausted(state.core))
+        return outputs
+
+    @staticmethod
+    def _is_exhausted(core: SchedulerCore) -> bool:
+        return core.exhausted
+
+    def _take_response(self, envelope: pb.ResponseEnvelope) -> None:
+        if envelope.HasField("registration"):
+            assert envelope.sequence == 0
+            self.registrations.append(envelope.registration)
+            return
+        kinds = {
+            pb.STREAM_ALLOCATION: si.AllocationResponse,
+            pb.STREAM_APPLICATION: si.ApplicationResponse,
+            pb.STREAM_NODE: si.NodeResponse,
+        }
+        response = kinds[envelope.stream].FromString(envelope.response)
+        assert response.responseSequence == envelope.sequence
+        self.responses.append((envelope.sequence, response))
+
+    def check_counters(self, rm_count: int = 1) -> None:
+        """Sequences from 1 and event ids from 0, without gap or double."""
+        assert rm_count == 1
+        assert [number for number, _ in self.responses] == list(range(1, len(self.responses) + 1))
+        assert [number for number, _ in self.events] == list(range(len(self.events)))
+
+    def of(self, field: str) -> list[object]:
+        """All items of one field of all responses so far (``new``, ``released``, ``rejectedAllocations`` …)."""
+        return [item for _, response in self.responses for item in getattr(response, field, ())]
+
+    def keys(self, field: str) -> list[str]:
+        return [item.allocationKey for item in self.of(field)]  # type: ignore[attr-defined]
+
+
+def envelope(body: object, rm_id: str = RM) -> pb.RequestEnvelope:
+    made = pb.RequestEnvelope(rm_id=rm_id, request_id="r")
+    match body:
+        case si.RegisterResourceManagerRequest():
+            made.register = body.SerializeToString()
+        case si.AllocationRequest():
+            made.allocation = body.SerializeToString()
+        case si.ApplicationRequest():
+            made.application = body.SerializeToString()
+        case si.NodeRequest():
+            made.node = body.SerializeToString()
+        case pb.RmLifecycle():
+            made.lifecycle.CopyFrom(body)
+        case _:
+            raise TypeError(type(body))
+    return made
+
+
+def registration(config: str = CONFIG, rm_id: str = RM) -> si.RegisterResourceManagerRequest:
+    return si.RegisterResourceManagerRequest(rmID=rm_id, version="1", policyGroup="queues", config=config)
+
+
+def life(state: pb.RmLifecycle.State.ValueType) -> pb.RmLifecycle:
+    return pb.RmLifecycle(state=state)
+
+
+def resource(**quantities: int) -> si.Resource:
+    return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
+
+
+def node(
+    node_id: str, action: si.NodeInfo.ActionFromRM.ValueType = si.NodeInfo.CREATE, **capacity: int
+) -> si.NodeRequest:
+    info = si.NodeInfo(nodeID=node_id, action=action)
+    if capacity:
+        info.schedulableResource.CopyFrom(resource(**capacity))
+    return si.NodeRequest(nodes=[info], rmID=RM)
+
+
+def application(app_id: str, queue: str, **fields: object) -> si.ApplicationRequest:
+    owner = si.UserGroupInformation(user="alice")
+    new = si.AddApplicationRequest(
+        applicationID=app_id,
+        queueName=queue,
+        partitionName="default",
+        ugi=owner,
+        **fields,  # type: ignore[arg-type]
+    )
+    return si.ApplicationRequest(new=[new], rmID=RM)
+
+
+def removal(app_id: str) -> si.ApplicationRequest:
+    return si.ApplicationRequest(
+        remove=[si.RemoveApplicationRequest(applicationID=app_id, partitionName="default")], rmID=RM
+    )
+
+
+def allocation(app_id: str, key: str, node_id: str = "", tags: dict[str, str] | None = None, **q: int) -> si.Allocation:
+    return si.Allocation(
+        allocationKey=key,
+        applicationID=app_id,
+        partitionName="default",
+        nodeID=node_id,
+        resourcePerAlloc=resource(**q),
+        allocationTags=tags or {},
+    )
+
+
+def asks(*items: si.Allocation) -> si.AllocationRequest:
+    return si.AllocationRequest(allocations=items, rmID=RM)
+
+
+def old_ask(app_id: str, key: str, repeats: int = 1, **quantities: int) -> si.AllocationRequest:
+    """Seed 001's form."""
+    ask = si.AllocationAsk(
+        allocationKey=key,
+        applicationID=app_id,
+        partitionName="default",
+        resourceAsk=resource(**quantities),
+        maxAllocations=repeats,
+    )
+    return si.AllocationRequest(asks=[ask], rmID=RM)
+
+
+def release(
+    app_id: str,
+    key: str = "",
+    kind: si.TerminationType.ValueType = si.STOPPED_BY_RM,
+    uuid: str = "",
+    message: str = "",
+) -> si.AllocationRequest:
+    item = si.AllocationRelease(
+        partitionName="default",
+        applicationID=app_id,
+        allocationKey=key,
+        UUID=uuid,
+        terminationType=kind,
+        message=message,
+    )
+    return si.AllocationRequest(releases=si.AllocationReleasesRequest(allocationsToRelease=[item]), rmID=RM)
+
+
+def ask_release(app_id: str, key: str = "") -> si.AllocationRequest:
+    """Seed 001's release of asks."""
+    item = si.AllocationAskRelease(partitionName="default", applicationID=app_id, allocationKey=key)
+    return si.AllocationRequest(releases=si.AllocationReleasesRequest(allocationAsksToRelease=[item]), rmID=RM)

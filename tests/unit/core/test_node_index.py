@@ -1,0 +1,140 @@
+"""The node index against a plain sorted list."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from muster_scheduler.core import node_index
+from muster_scheduler.core.node_index import BLOCK_NODES_MAX, NodeIndex
+from muster_scheduler.core.objects import Node
+from muster_scheduler.core.resources import Types
+
+SCORES = st.sampled_from([-1.0, -0.5, -0.0, 0.0, 0.25, 0.5, 1.0, 7.5])
+
+
+class Model(RuleBasedStateMachine):
+    """Adds, moves and removes at random, with small blocks so that they split and vanish; a sorted list agrees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._block_nodes_max = node_index.BLOCK_NODES_MAX
+        node_index.BLOCK_NODES_MAX = 4
+        self.types = Types()
+        self.types.number("a")
+        self.index = NodeIndex()
+        self.nodes: dict[str, tuple[float, Node]] = {}
+        self.number = 0
+
+    def teardown(self) -> None:
+        node_index.BLOCK_NODES_MAX = self._block_nodes_max
+
+    @rule(score=SCORES, free=st.lists(st.integers(-2, 9), min_size=1, max_size=4))
+    def add(self, score: float, free: list[int]) -> None:
+        self.number += 1
+        node = Node(self.types, f"n{self.number * 7919 % 1000}-{self.number}")
+        self._fill(node, free)
+        self.nodes[node.node_id] = (score, node)
+        self.index.add(node, score)
+
+    @precondition(lambda self: self.nodes)
+    @rule(data=st.data(), score=SCORES, free=st.lists(st.integers(-2, 9), min_size=1, max_size=4))
+    def move(self, data: st.DataObject, score: float, free: list[int]) -> None:
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        _, node = self.nodes[name]
+        self._fill(node, free)
+        version = self.index.version
+        self.index.move(node, score)
+        assert self.index.version > version
+        self.nodes[name] = (score, node)
+
+    @precondition(lambda self: self.nodes)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        _, node = self.nodes.pop(name)
+        self.index.remove(node)
+        assert node.index_key is None
+
+    @precondition(lambda self: len(self.types.names) < 4)
+    @rule()
+    def new_type(self) -> None:
+        self.types.number(f"type {len(self.types.names)}")
+
+    @rule(data=st.data())
+    def search(self, data: st.DataObject) -> None:
+        wanted = data.draw(
+            st.dictionaries(st.integers(0, len(self.types.names) - 1), st.integers(1, 9), min_size=1, max_size=3)
+        )
+        items = tuple(sorted(wanted.items()))
+        expected = next(
+            (node for node in self._sorted() if all(node.available[number] >= value for number, value in items)), None
+        )
+        assert self.index.first_fit(items) is expected
+
+    @invariant()
+    def agrees(self) -> None:
+        assert [node.node_id for node in self.index] == [node.node_id for node in self._sorted()]
+        assert self.index.count == len(self.nodes)
+
+    @invariant()
+    def largest(self) -> None:
+        size = len(self.types.names)
+        available = [node.available for _, node in self.nodes.values()]
+        assert self.index.largest_free(size) == [
+            max([0, *(free[number] for free in available)]) for number in range(size)
+        ]
+
+    def _fill(self, node: Node, free: list[int]) -> None:
+        for number in range(len(node.available)):
+            node.available[number] = free[number] if number < len(free) else 0
+
+    def _sorted(self) -> list[Node]:
+        return [node for _, node in sorted(self.nodes.values(), key=lambda each: (each[0], each[1].node_id))]
+
+
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestModel = Model.TestCase
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 5), SCORES), min_size=BLOCK_NODES_MAX, max_size=3 * BLOCK_NODES_MAX))
+def test_blocks_of_the_real_size_agree_too(nodes: list[tuple[int, float]]) -> None:
+    types = Types()
+    types.number("a")
+    index = NodeIndex()
+    made = []
+    for number, (free, score) in enumerate(nodes):
+        node = Node(types, f"n{number:05}")
+        node.available[0] = free
+        index.add(node, score)
+        made.append((score, node))
+    made.sort(key=lambda each: (each[0], each[1].node_id))
+    for wanted in range(1, 7):
+        expected = next((node for _, node in made if node.available[0] >= wanted), None)
+        assert index.first_fit(((0, wanted),)) is expected
+
+
+def test_an_empty_index_finds_nothing() -> None:
+    index = NodeIndex()
+    assert index.first_fit(((0, 1),)) is None
+    assert index.largest_free(2) == [0, 0]
+    assert list(index) == []
+
+
+def test_a_search_that_failed_skips_the_block_afterwards() -> None:
+    """After it the peak is exact, so the block is looked through once and not again."""
+    types = Types()
+    types.number("a")
+    index = NodeIndex()
+    nodes = [Node(types, f"n{number}") for number in range(10)]
+    for node in nodes:
+        node.available[0] = 9
+        index.add(node, 0.0)
+    for node in nodes:
+        node.available[0] = 1
+        index.move(node, 0.0)
+    block = index._blocks[0]
+    assert block.peak == [9]
+    assert index.first_fit(((0, 5),)) is None
+    assert block.peak == [1]

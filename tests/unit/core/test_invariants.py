@@ -1,0 +1,126 @@
+"""Each violation is found: a sound core, one thing in it corrupted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from builders import Cluster, ask
+from muster_scheduler.core import invariants
+from muster_scheduler.core.commands import AskItem, UpdateAllocations
+from muster_scheduler.core.invariants import InvariantViolated
+from muster_scheduler.core.objects import Waitlist
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.states import AppState
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(
+        "{name: root, submitacl: '*', queues: [{name: p, queues: [{name: a}]}, {name: b, maxapplications: 1}]}"
+    )
+    for number in range(3):
+        made.node(f"n{number}", vcore=10, memory=10)
+    made.app("x", "root.p.a")
+    made.app("y", "root.b")
+    made.app("z", "root.b")
+    made.do(UpdateAllocations([ask("x", "old", wanted=2, vcore=3)._replace(previous_generation=True)]))
+    made.ask("x", "k", vcore=2, memory=1)
+    made.ask("x", "waits", vcore=50)
+    made.ask("y", "k", vcore=1)
+    made.ask("z", "k", vcore=1)
+    made.do(UpdateAllocations([AskItem("f", "", "default", {"memory": 2}, tags={"foreign": "static"}, node_id="n2")]))
+    return made
+
+
+def _first_allocation(cluster: Cluster) -> object:
+    return next(iter(cluster.application("x").allocations.values()))
+
+
+def _wrong_node(cluster: Cluster) -> None:
+    _first_allocation(cluster).node_id = "elsewhere"  # type: ignore[attr-defined]
+
+
+def _misfile(cluster: Cluster) -> None:
+    app = cluster.application("x")
+    app.allocations["other"] = app.allocations.pop("k")
+
+
+def _forget_group_count(cluster: Cluster) -> None:
+    for group in cluster.application("x").groups.values():
+        group.asks += 1
+
+
+def _swap_index(cluster: Cluster) -> None:
+    block = cluster.partition.index._blocks[0]
+    block.nodes.reverse()
+
+
+def _finish(cluster: Cluster) -> None:
+    cluster.application("x").state = AppState.COMPLETED
+
+
+def _empty_ask(cluster: Cluster) -> None:
+    cluster.application("x").asks["waits"].pending = 0
+
+
+def _orphan_list(cluster: Cluster) -> None:
+    leaf = cluster.queue("root.b")
+    shape = cluster.partition.types.shape({"vcore": 7})
+    leaf.waitlists[shape] = Waitlist(leaf, shape)
+
+
+def _make_ready(cluster: Cluster) -> None:
+    app = cluster.application("x")
+    (group,) = app.groups.values()
+    app.queue.waitlists[group.shape].unpark(group)
+    cluster.partition.waiting.make_ready(group)
+
+
+def _bump(vector: list[int]) -> None:
+    vector[0] += 1
+
+
+CORRUPTIONS: list[tuple[Callable[[Cluster], object], str]] = [
+    (_wrong_node, "of node elsewhere"),
+    (lambda c: _bump(c.the_node("n0").allocated), "its allocations sum to"),
+    (lambda c: _bump(c.the_node("n2").occupied), "is held by others"),
+    (lambda c: _bump(c.the_node("n1").available), "available, should be"),
+    (lambda c: _bump(c.the_node("n1").capacity), "available, should be"),
+    (lambda c: _bump(c.partition.capacity), "partition default: capacity"),
+    (lambda c: setattr(c.the_node("n0"), "schedulable", False), "but not schedulable"),
+    (lambda c: setattr(c.the_node("n0"), "index_key", None), "but not schedulable"),
+    (lambda c: setattr(c.partition.index, "count", 7), "lost count"),
+    (_swap_index, "out of order"),
+    (lambda c: _bump(c.queue("root").allocated), "applications sum to"),
+    (lambda c: _bump(c.queue("root.p").pending), "applications sum to"),
+    (lambda c: setattr(c.queue("root.b"), "running_applications", 0), "applications running, counted"),
+    (_empty_ask, "has nothing pending"),
+    (lambda c: _bump(c.application("x").allocated), "sum to"),
+    (lambda c: _bump(c.application("x").pending), "sum to"),
+    (_finish, "is over, but holds|running, counted"),
+    (_forget_group_count, "counts 2 asks, has 1"),
+    (_misfile, "is filed under other"),
+    (lambda c: c.application("x").repeats.clear(), "not found by its number"),
+    (lambda c: c.application("x").by_uuid.clear(), "not found by its UUID"),
+    (lambda c: c.application("x").repeats.update(gone={1: None}), "repeats that are gone"),
+    (lambda c: c.application("x").by_uuid.update(gone={None: None}), "UUIDs that are gone"),
+    (_orphan_list, "nobody waits on it"),
+    (lambda c: c.queue("root.p.a").waitlists.clear(), "pending without a reason"),
+    (_make_ready, "something ready after an exhausted cycle|nobody waits on it"),
+    (
+        lambda c: setattr(c.application("y"), "reason", Reason(ReasonCode.QUEUE_MAX_APPLICATIONS)),
+        "does not wait",
+    ),
+]
+
+
+def test_the_sound_core_passes(cluster: Cluster) -> None:
+    invariants.check(cluster.core, exhausted=True)
+
+
+@pytest.mark.parametrize(("corrupt", "said"), CORRUPTIONS, ids=range(len(CORRUPTIONS)))
+def test_a_violation_is_found(cluster: Cluster, corrupt: Callable[[Cluster], object], said: str) -> None:
+    corrupt(cluster)
+    with pytest.raises(InvariantViolated, match=said):
+        invariants.check(cluster.core, exhausted=True)

@@ -1,0 +1,203 @@
+"""The orders: asks, applications, queues, nodes (core-features §2.11), with ties that are never left to chance."""
+
+from __future__ import annotations
+
+import pytest
+from builders import Cluster, allocations, ask, nodes
+from muster_scheduler.core.commands import (
+    AppItem,
+    NodeAction,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+)
+from muster_scheduler.core.objects import Node
+from muster_scheduler.core.ordering import node_score
+from muster_scheduler.core.resources import Types
+
+
+def _leaf(properties: str = "", more: str = "") -> Cluster:
+    return Cluster(f"{{name: root, submitacl: '*', queues: [{{name: a, properties: {{{properties}}}{more}}}]}}")
+
+
+def _served(cluster: Cluster, *asks: object, free: int = 100) -> list[tuple[str, str]]:
+    """All asks come in while nothing is free, then there is room: who is served in which order."""
+    cluster.do(UpdateAllocations(list(asks)))  # type: ignore[arg-type]
+    out = cluster.do(nodes(NodeAction.CREATE, {"n": {"vcore": free}}))
+    return [(app, key) for app, key, _ in allocations(out)]
+
+
+def test_asks_of_an_application_by_priority_then_age() -> None:
+    cluster = _leaf()
+    cluster.app("x", "root.a")
+    old = ask("x", "old", vcore=3)._replace(tags={"creationTime": "10"})
+    served = _served(cluster, ask("x", "1", vcore=1), ask("x", "2", priority=5, vcore=2), ask("x", "3", vcore=1), old)
+    assert served == [("x", "2"), ("x", "old"), ("x", "1"), ("x", "3")]
+
+
+def test_fifo_is_by_submission_and_ties_by_number() -> None:
+    cluster = _leaf()
+    for name in ("z", "b", "m"):
+        cluster.app(name, "root.a")
+    served = _served(cluster, *(ask(name, "k", vcore=1) for name in ("m", "b", "z")))
+    assert [app for app, _ in served] == ["z", "b", "m"]
+
+
+def test_fifo_takes_the_oldest_ask_for_the_submission() -> None:
+    cluster = _leaf()
+    cluster.app("first", "root.a")
+    cluster.wait(5)
+    cluster.app("second", "root.a")
+    old = ask("second", "k", vcore=1)._replace(tags={"creationTime": "900"})
+    assert _served(cluster, ask("first", "k", vcore=1), old) == [("second", "k"), ("first", "k")]
+    assert cluster.application("second").submitted_ns == 900 * 10**9
+
+
+def test_an_age_in_the_future_or_no_number_is_now() -> None:
+    cluster = _leaf()
+    cluster.app("x", "root.a")
+    for number, text in enumerate(["99999999999", "-5", "1e9", "", "³", "9" * 400]):
+        item = ask("x", f"k{number}", vcore=1)._replace(tags={"creationTime": text})
+        cluster.do(UpdateAllocations([item]))
+        assert cluster.application("x").asks[f"k{number}"].created_ns == cluster.now_ns
+
+
+def test_priority_goes_first_unless_disabled() -> None:
+    for properties, expected in (("", ["late", "early"]), ("application.sort.priority: disabled", ["early", "late"])):
+        cluster = _leaf(properties)
+        cluster.app("early", "root.a")
+        cluster.wait(1)
+        cluster.app("late", "root.a")
+        served = _served(cluster, ask("early", "k", vcore=1), ask("late", "k", priority=9, vcore=1))
+        assert [app for app, _ in served] == expected
+
+
+def test_those_who_wait_for_one_thing_are_served_in_the_leafs_order() -> None:
+    """One shape, room for one at a time: the list that they wait on keeps the order in which the leaf would try."""
+    for properties, expected in (("", ["late", "early"]), ("application.sort.priority: disabled", ["early", "late"])):
+        cluster = _leaf(properties)
+        cluster.app("early", "root.a")
+        cluster.wait(1)
+        cluster.app("late", "root.a")
+        cluster.do(UpdateAllocations([ask("early", "k", vcore=1), ask("late", "k", priority=9, vcore=1)]))
+        served = []
+        for number in range(2):
+            out = cluster.do(nodes(NodeAction.CREATE, {f"n{number}": {"vcore": 1}}))
+            served += [app for app, _, _ in allocations(out)]
+        assert served == expected
+
+
+def test_fair_serves_the_one_that_has_least() -> None:
+    cluster = _leaf("application.sort.policy: fair", ", resources: {guaranteed: {vcore: 10}}")
+    for name in ("x", "y"):
+        cluster.app(name, "root.a")
+    asks = [ask("x", f"x{number}", vcore=2000) for number in range(3)]
+    asks += [ask("y", f"y{number}", vcore=1000) for number in range(5)]
+    served = _served(cluster, *asks, free=9000)
+    assert served == [
+        ("x", "x0"),
+        ("y", "y0"),
+        ("y", "y1"),
+        ("x", "x1"),
+        ("y", "y2"),
+        ("y", "y3"),
+        ("y", "y4"),  # x would be next, but has no room left
+    ]
+
+
+def test_fair_moves_the_places_of_those_who_wait() -> None:
+    """x and y wait for the same; meanwhile x gets something else: then y is first."""
+    cluster = _leaf("application.sort.policy: fair")
+    for name in ("x", "y"):
+        cluster.app(name, "root.a")
+    cluster.do(UpdateAllocations([ask("x", "big", vcore=5), ask("y", "big", vcore=5)]))
+    cluster.ask("x", "small", vcore=1)
+    cluster.node("n1", vcore=1)
+    assert cluster.placed("x") == {"small": "n1"}
+    out = cluster.node("n2", vcore=5)
+    assert allocations(out) == [("y", "big", "n2")]
+
+
+def test_queues_by_share_of_guaranteed_then_of_max_then_by_name() -> None:
+    cluster = Cluster(
+        "{name: root, submitacl: '*', queues: ["
+        "{name: c}, {name: b, resources: {max: {vcore: 4}}}, {name: a, resources: {guaranteed: {vcore: 2}}}]}"
+    )
+    cluster.node("n", vcore=100_000)
+    for leaf in "abc":
+        cluster.app(leaf, f"root.{leaf}")
+    asks = [ask(leaf, f"{leaf}{number}", vcore=1000) for leaf in "abc" for number in range(3)]
+    out = cluster.do(UpdateAllocations(asks))
+    # shares after each: a 1/2, b 1/4, c 1/100
+    assert [key for _, key, _ in allocations(out)] == ["a0", "b0", "c0", "c1", "c2", "b1", "a1", "b2", "a2"]
+
+
+def test_a_release_moves_the_queues_above_even_when_its_leaf_wants_nothing() -> None:
+    cluster = Cluster(
+        "{name: root, submitacl: '*', queues: [{name: p, queues: [{name: idle}, {name: busy}]}, {name: q}]}"
+    )
+    cluster.node("n", vcore=10)
+    for name, queue in (("i", "root.p.idle"), ("b", "root.p.busy"), ("q", "root.q")):
+        cluster.app(name, queue)
+    cluster.ask("i", "held", vcore=5)
+    cluster.ask("q", "held", vcore=3)
+    out = cluster.do(
+        UpdateAllocations([ask("b", "k", vcore=1), ask("q", "k", vcore=1)]),
+        UpdateAllocations((), [_release("i", "held")]),
+    )
+    assert [app for app, _, _ in allocations(out)] == ["b", "q"]
+
+
+def _release(app_id: str, key: str) -> ReleaseItem:
+    return ReleaseItem("default", app_id, key, Termination.STOPPED_BY_RM)
+
+
+def test_priority_of_a_queue_is_that_of_its_best_application() -> None:
+    for setting, expected in (("enabled", ["b", "a"]), ("disabled", ["a", "b"])):
+        cluster = Cluster(
+            f"{{name: root, submitacl: '*', properties: {{application.sort.priority: {setting}}}, "
+            "queues: [{name: a}, {name: b}]}"
+        )
+        for leaf in "ab":
+            cluster.app(leaf, f"root.{leaf}")
+        served = _served(cluster, ask("a", "k", vcore=1), ask("b", "k", priority=3, vcore=1))
+        assert [app for app, _ in served] == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("fair", ["n1", "n2", "n3", "n1"]), ("binpacking", ["n1", "n1", "n2", "n2"])]
+)
+def test_node_policies(policy: str, expected: list[str]) -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}", nodesort=policy)
+    cluster.do(nodes(NodeAction.CREATE, {name: {"vcore": 2, "memory": 2} for name in ("n3", "n1", "n2")}))
+    cluster.app("x", "root.a")
+    out = cluster.do(UpdateAllocations([ask("x", f"k{number}", vcore=1, memory=1) for number in range(4)]))
+    assert [node for _, _, node in allocations(out)] == expected
+
+
+def test_node_scores() -> None:
+    types = Types()
+    vcore, memory = types.number("vcore"), types.number("memory")
+    node = Node(types, "n")
+    node.capacity[:], node.available[:] = [10, 100], [5, 100]
+    even = [(vcore, 1.0), (memory, 1.0)]
+    assert node_score(node, even, binpacking=False) == 0.25
+    assert node_score(node, even, binpacking=True) == -0.25
+    assert node_score(node, [(vcore, 3.0), (memory, 1.0)], binpacking=False) == 0.375
+    assert node_score(node, [], binpacking=False) == 0.0
+    node.capacity[memory] = 0
+    assert node_score(node, even, binpacking=False) == 0.5  # of a type that it has not: no part of the score
+
+
+def test_the_same_life_gives_the_same_order_whatever_the_ids() -> None:
+    """Submission, not names: applications and asks with other names are served in the same order."""
+
+    def life(names: list[str]) -> list[int]:
+        cluster = _leaf("application.sort.policy: fair")
+        for name in names:
+            cluster.do(UpdateApplications((AppItem(name, "root.a", "default", "u"),)))
+        served = _served(cluster, *(ask(name, f"{name}{n}", vcore=1) for n in range(3) for name in names))
+        return [names.index(app) for app, _ in served]
+
+    assert life(["a", "b", "c"]) == life(["zz", "x", "y"]) == [0, 1, 2] * 3

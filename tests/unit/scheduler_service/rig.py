@@ -158,7 +158,7 @@ class Rig:
         return [item for _, response in self.responses for item in getattr(response, field, ())]
 
     def keys(self, field: str) -> list[str]:
-        return [item.allocationKey for item in self.of(field)]  # type: ignore[attr-defined]
+        return [item.allocationKey for item in self.of(field) if hasattr(item, "allocationKey")]
 
 
 def envelope(body: object, rm_id: str = RM) -> pb.RequestEnvelope:

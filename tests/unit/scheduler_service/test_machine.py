@@ -1,0 +1,454 @@
+"""The scheduler's machine: registration, garbage, budgets, time, what by-passed admission."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.service.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX
+from unit.scheduler_service import rig as make
+from unit.scheduler_service.rig import CONFIG, RM, SECOND_NS, Rig
+
+RECORD_BYTES_MAX = 1 << 20
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    assert made.register().accepted
+    made.send(make.node("n1", vcore=10_000, memory=100), make.application("x", "root.c"))
+    return made
+
+
+def _kinds(rig: Rig) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for key in rig.state:
+        kind = key.split(b"/")[1].decode()
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+# ---- registration --------------------------------------------------------------------------------------------------
+
+
+def test_a_registration_is_answered_by_its_id_and_announces_its_queues() -> None:
+    rig = Rig()
+    answer = rig.register()
+    assert (answer.request_id, answer.accepted, list(answer.problems)) == ("r", True, [])
+    assert rig.responses == []
+    added = [event.objectID for _, event in rig.events if event.eventChangeType == si.EventRecord.ADD]
+    assert added == ["root", "root.a", "root.b", "root.b.x", "root.b.y", "root.c"]
+    assert _kinds(rig) == {"rm": 1, "reg": 1, "queue": 6}
+    assert rig.machine.rms[RM].info.instance_uuid == "uuid-1"
+
+
+def test_bad_yaml_is_answered_with_its_place_and_changes_nothing(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    before, events = dict(rig.state), len(rig.events)
+    answer = rig.register("partitions:\n- queues:\n  - name: root\n    queues:\n    - name: a b\n      zork: 1\n")
+    assert not answer.accepted
+    assert [(p.severity, p.line, p.column) for p in answer.problems] == [
+        (pb.ConfigProblem.ERROR, 6, 7),
+        (pb.ConfigProblem.ERROR, 5, 13),
+    ]
+    assert answer.problems[1].path == "partitions[0].queues[0].queues[0].name"
+    assert (rig.state, len(rig.events)) == (before, events)
+    rig.send(make.asks(make.allocation("x", "k2", vcore=1)))
+    assert rig.keys("new") == ["k", "k2"]
+
+
+def test_bad_yaml_of_an_unknown_rm_makes_no_rm() -> None:
+    rig = Rig()
+    assert not rig.register("partitions: [").accepted
+    assert rig.state == {}
+    assert rig.machine.rms == {}
+
+
+def test_warnings_come_with_the_acceptance() -> None:
+    rig = Rig()
+    answer = rig.register("partitions: [{queues: [{name: root, limits: [x]}]}]")
+    assert answer.accepted
+    assert [p.severity for p in answer.problems] == [pb.ConfigProblem.WARNING]
+
+
+def test_an_empty_configuration_is_the_services_default() -> None:
+    rig = Rig(default_config="partitions: [{queues: [{name: root, queues: [{name: house}]}]}]")
+    assert rig.register("").accepted
+    assert list(rig.core.partitions["default"].queues) == ["root", "root.house"]
+    rig.rebuild()
+    assert list(rig.core.partitions["default"].queues) == ["root", "root.house"]
+
+
+def test_registering_again_drops_everything_and_goes_on_counting(rig: Rig) -> None:
+    rig.send(
+        make.asks(make.allocation("x", "k", vcore=1), make.allocation("x", "waits", vcore=99_000)),
+        make.asks(make.allocation("", "f", "n1", {"foreign": "static"}, memory=1)),
+        make.application("made", "root.c"),
+    )
+    assert _kinds(rig).keys() == {"rm", "reg", "queue", "node", "app", "ask", "alloc", "why"}
+    heard, seen, submitted = len(rig.responses), len(rig.events), rig.core.next_submission
+    assert rig.register(
+        "partitions: [{queues: [{name: root, submitacl: '*', queues: [{name: c}, {name: new}]}]}]"
+    ).accepted
+    assert _kinds(rig) == {"rm": 1, "reg": 1, "queue": 3}
+    assert rig.machine.rms[RM].info.registrations == 2
+    assert rig.machine.rms[RM].info.instance_uuid == "uuid-1"
+    assert rig.core.next_submission >= submitted
+    rig.send(make.node("n1", vcore=10_000), make.application("x", "root.c"))
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    assert rig.keys("new")[-1] == "k"
+    assert len(rig.responses) > heard
+    assert len(rig.events) > seen
+    rig.check_counters()
+    rig.rebuild(random.Random(1))
+    assert list(rig.core.partitions["default"].apps) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "removing",
+    [make.removal("x"), make.node("n1", si.NodeInfo.DECOMISSION), make.release("x", "k"), make.release("x")],
+    ids=["application", "node", "allocation", "all"],
+)
+def test_what_was_removed_just_before_a_registration_leaves_no_ghost(rig: Rig, removing: object) -> None:
+    """One batch: the removal's tombstones are not lost with the state that the registration drops."""
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    rig.send(removing, make.registration())
+    assert _kinds(rig) == {"rm": 1, "reg": 1, "queue": 6}
+    rig.rebuild(random.Random(1))
+    assert rig.core.partitions["default"].nodes == {}
+
+
+def test_rms_live_side_by_side(rig: Rig) -> None:
+    rig.register(rm_id="other/rm")
+    rig.send(make.node("n1", vcore=1), make.application("x", "root.c"), rm_id="other/rm")
+    assert set(rig.machine.rms) == {RM, "other/rm"}
+    before = {key: value for key, value in rig.state.items() if key.startswith(b"rm-1/")}
+    rig.register(rm_id="other/rm")
+    assert {key: value for key, value in rig.state.items() if key.startswith(b"rm-1/")} == before
+    rig.rebuild(random.Random(2))
+    assert rig.core.partitions["default"].nodes.keys() == {"n1"}
+    assert rig.machine.rms["other/rm"].core.partitions["default"].nodes == {}
+
+
+# ---- what cannot be read -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff" * 50,
+        pb.RequestEnvelope(rm_id=RM).SerializeToString(),
+        pb.RequestEnvelope(allocation=b"").SerializeToString(),
+        pb.RequestEnvelope(rm_id="stranger", allocation=b"").SerializeToString(),
+        pb.RequestEnvelope(rm_id="s" * 100_000, allocation=b"").SerializeToString(),
+        pb.RequestEnvelope(rm_id=RM, allocation=b"\xff\xff").SerializeToString(),
+        pb.RequestEnvelope(rm_id=RM, application=b"\x0a\x05\xff").SerializeToString(),
+        pb.RequestEnvelope(rm_id=RM, node=b"\x0b").SerializeToString(),
+        pb.RequestEnvelope(rm_id=RM, register=b"\xff").SerializeToString(),
+        pb.RequestEnvelope(rm_id=RM, lifecycle=pb.RmLifecycle(state=99)).SerializeToString(),
+        pb.RequestEnvelope(rm_id=RM, lifecycle=pb.RmLifecycle()).SerializeToString(),
+    ],
+    ids=range(12),
+)
+def test_garbage_goes_to_the_dead_letters_alone(rig: Rig, value: bytes) -> None:
+    before = dict(rig.state)
+    rig.send(value)
+    assert rig.state == before
+    ((kept, why),) = rig.dead
+    assert kept == value
+    assert 0 < len(why) < 400
+    rig.send(make.asks(make.allocation("x", "k1", vcore=1)), value, make.asks(make.allocation("x", "k2", vcore=1)))
+    assert rig.keys("new") == ["k1", "k2"]
+    rig.check_counters()
+
+
+def test_an_rm_of_another_partition_is_not_taken_in() -> None:
+    from muster_bus.log import Record
+    from muster_bus.topics import Topics
+    from muster_scheduler.service.machine import SchedulerMachine
+
+    topics = Topics(partitions=8)
+    machine = SchedulerMachine(topics, lambda: "u")
+    machine.folded(1)
+    wrong = (topics.partition_of(RM) + 1) % 8
+    value = make.envelope(make.registration()).SerializeToString()
+    outputs = machine.apply([Record(topics.requests, wrong, 0, 0, RM.encode(), value)], 2)
+    assert [record.topic for record in outputs] == [topics.dead_letters]
+    assert machine.rms == {}
+
+
+def test_random_bytes_never_stop_the_machine(rig: Rig) -> None:
+    dice = random.Random(7)
+    good = make.envelope(make.asks(make.allocation("x", "k", vcore=1))).SerializeToString()
+    for _ in range(2_000):
+        value = bytearray(dice.choice([good, make.envelope(make.node("n2", vcore=1)).SerializeToString()]))
+        for _ in range(dice.randint(1, 4)):
+            value[dice.randrange(len(value))] = dice.randrange(256)
+        rig.send(bytes(value))
+    rig.send(make.asks(make.allocation("x", "after", vcore=1)))
+    assert rig.keys("new")[-1] == "after"
+    rig.check_counters()
+
+
+# ---- what admission would have refused -----------------------------------------------------------------------------
+
+
+def test_negative_quantities_change_nothing(rig: Rig) -> None:
+    before = {key: value for key, value in rig.state.items() if b"/rm/" not in key}
+    rig.send(make.asks(make.allocation("x", "k", vcore=-1)))
+    rig.send(make.asks(make.allocation("x", "k2", "n1", vcore=5, memory=-1)))
+    rig.send(make.old_ask("x", "k3", vcore=-(1 << 63)))
+    rig.send(make.node("n2", vcore=-5), make.node("n1", si.NodeInfo.UPDATE, vcore=-5))
+    assert rig.keys("rejectedAllocations") == ["k", "k2"]
+    assert rig.keys("rejected")[0] == "k3"
+    reasons = [item.reason for item in rig.of("rejected") if isinstance(item, si.RejectedNode)]
+    assert reasons == [f"node {name} contains negative resources: vcore -5" for name in ("n2", "n1")]
+    assert {key: value for key, value in rig.state.items() if b"/rm/" not in key} == before
+
+
+def test_counts_below_one_and_huge_ones(rig: Rig) -> None:
+    rig.send(make.old_ask("x", "negative", -1, vcore=1), make.old_ask("x", "unset", 0, vcore=1))
+    assert rig.keys("rejected") == ["negative"]
+    assert rig.keys("new") == ["unset"]
+    rig.send(make.old_ask("x", "huge", (1 << 31) - 1, vcore=6_000))
+    assert rig.core.partitions["default"].apps["x"].asks["huge"].pending == (1 << 31) - 2
+    rig.rebuild()
+    assert rig.core.partitions["default"].apps["x"].asks["huge"].pending == (1 << 31) - 2
+
+
+def test_the_largest_quantities_are_only_never_satisfied(rig: Rig) -> None:
+    most = (1 << 63) - 1
+    rig.send(make.asks(*(make.allocation("x", f"k{n}", memory=most, vcore=most) for n in range(20))))
+    rig.send(make.node("n2", memory=most), make.node("n3", memory=most))
+    rig.rebuild()
+    assert len(rig.core.partitions["default"].apps["x"].asks) == 20
+
+
+def test_unknown_enum_values(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    rig.send(make.release("x", "k", 77))
+    assert [item.terminationType for item in rig.of("released")] == [si.STOPPED_BY_RM]  # type: ignore[attr-defined]
+    rig.send(make.node("n2", 77, vcore=1))
+    (rejected,) = rig.of("rejected")
+    assert rejected.nodeID == "n2"  # type: ignore[attr-defined]
+
+
+def test_one_key_twice_in_a_message_is_an_ask_and_its_update(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1), make.allocation("x", "k", vcore=2)))
+    (made,) = rig.of("new")
+    assert made.resourcePerAlloc == make.resource(vcore=2)  # type: ignore[attr-defined]
+    rig.send(make.application("y", "root.c"), make.application("y", "root.a"))
+    assert [item.applicationID for item in rig.of("rejected")] == ["y"]  # type: ignore[attr-defined]
+
+
+def test_too_many_resource_types_are_refused_and_leave_none_behind(rig: Rig) -> None:
+    many = {f"t{number}": 1 for number in range(300)}
+    rig.send(make.node("n2", **many), make.asks(make.allocation("x", "k", **many)))
+    assert rig.core.partitions["default"].types.names == ["vcore", "memory"]
+    assert rig.keys("rejectedAllocations") == ["k"]
+    info = si.NodeInfo(nodeID="n3", action=si.NodeInfo.CREATE, existingAllocations=[make.allocation("x", "e", **many)])
+    rig.send(si.NodeRequest(nodes=[info]))
+    assert [item.nodeID for item in rig.of("accepted") if isinstance(item, si.AcceptedNode)] == ["n1", "n3"]
+    assert [item.nodeID for item in rig.of("rejected")] == ["n2"]  # type: ignore[attr-defined]
+
+
+def test_a_path_without_end_is_refused(rig: Rig) -> None:
+    rig.send(make.application("deep", "root" + ".d" * 100_000))
+    (rejected,) = rig.of("rejected")
+    assert "at most 32 levels" in rejected.reason  # type: ignore[attr-defined]
+    assert all(len(record.value or b"") < 10_000 for record in rig.written)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_record_is_larger_than_a_log_takes(rig: Rig) -> None:
+    """Items near the limit of a request, after others: each goes in a response that a log takes."""
+    large = {"pod": "x" * 900_000}
+    rig.send(
+        make.asks(
+            *(make.allocation("x", f"s{n}", tags={"pod": "y" * 20_000}, vcore=1) for n in range(14)),
+            make.allocation("x", "l1", tags=large, vcore=1),
+            make.allocation("x", "l2", tags=large, vcore=1),
+        )
+    )
+    rig.send(make.release("x", "s1", message="m" * 900_000), make.release("x", "s2", message="m" * 900_000))
+    assert rig.keys("new") == [*(f"s{n}" for n in range(14)), "l1", "l2"]
+    assert {len(item.message) for item in rig.of("released")} == {MESSAGE_CHARACTERS_MAX}  # type: ignore[attr-defined]
+    assert max(len(record.value or b"") for record in rig.written) < RECORD_BYTES_MAX
+    assert ITEM_BYTES_MAX < RESPONSE_BYTES_MAX
+    rig.check_counters()
+
+
+def test_many_answers_make_several_responses(rig: Rig) -> None:
+    rig.send(make.asks(*(make.allocation("nobody", f"{n}-{'k' * 200}", vcore=1) for n in range(3_000))))
+    responses = [response for _, response in rig.responses if isinstance(response, si.AllocationResponse)]
+    assert len(responses) > 2
+    assert all(response.ByteSize() < 2 * RESPONSE_BYTES_MAX for response in responses)
+    assert len(rig.keys("rejectedAllocations")) == 3_000
+
+
+def test_a_release_and_a_new_allocation_of_one_key_keep_their_order(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    both = make.release("x", "k")
+    both.allocations.append(make.allocation("x", "k", vcore=1))
+    rig.send(both)
+    fields = [
+        field.name
+        for _, response in rig.responses
+        for field, _ in response.ListFields()  # type: ignore[attr-defined]
+        if field.name in ("new", "released")
+    ]
+    assert fields == ["new", "released", "new"]
+
+
+# ---- budgets and time ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_budget_leaves_over_the_next_ticks_decide() -> None:
+    rig = Rig(budget=3)
+    rig.register()
+    assert rig.machine.next_deadline_ns() is None
+    rig.send(
+        make.node("n", vcore=10),
+        make.application("x", "root.c"),
+        make.asks(*(make.allocation("x", f"k{n}", vcore=1) for n in range(12))),
+    )
+    assert len(rig.keys("new")) == 3
+    steps = []
+    while rig.machine.next_deadline_ns() == 0:
+        before = len(rig.keys("new"))
+        rig.tick()
+        steps.append(len(rig.keys("new")) - before)
+    assert steps == [3, 3, 1]
+    assert rig.keys("new") == [f"k{n}" for n in range(10)]
+    assert rig.machine.next_deadline_ns() is None
+    assert rig.tick() == []
+
+
+def test_a_rebuilt_machine_goes_on_with_what_was_left_over() -> None:
+    rig = Rig(budget=2)
+    rig.register()
+    rig.send(
+        make.node("n", vcore=10),
+        make.application("x", "root.c"),
+        make.asks(*(make.allocation("x", f"k{n}", vcore=1) for n in range(7))),
+    )
+    rig.rebuild(random.Random(3))
+    rig.settle()
+    assert rig.keys("new") == [f"k{n}" for n in range(7)]
+    rig.check_counters()
+
+
+def test_a_clock_set_back_does_not_turn_time_back(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    late_ns = rig.now_ns
+    rig.now_ns -= 500 * SECOND_NS
+    rig.send(make.asks(make.allocation("x", "k2", vcore=1)))
+    assert {event.timestampNano for _, event in rig.events} == {late_ns}
+    rig.rebuild()
+    rig.send(make.release("x", "k"), make.release("x", "k2"))
+    times = [event.timestampNano for _, event in rig.events]
+    assert times == sorted(times)
+    assert rig.machine.next_deadline_ns() == late_ns + 30 * SECOND_NS
+
+
+def test_a_deadline_is_met_after_a_rebuild_too(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    rig.send(make.release("x", "k"))
+    rig.wait(10)
+    rig.rebuild()
+    rig.wait(19.9)
+    assert rig.core.partitions["default"].apps["x"].state == "Completing"
+    rig.wait(0.2)
+    assert rig.core.partitions["default"].apps["x"].state == "Completed"
+    rig.rebuild()
+    rig.wait(72 * 3600 + 1)
+    assert rig.core.partitions["default"].apps == {}
+    assert _kinds(rig) == {"rm": 1, "reg": 1, "queue": 6, "node": 1}
+
+
+def test_an_empty_dynamic_queue_is_swept_after_a_rebuild_too() -> None:
+    rig = Rig()
+    rig.register(
+        "partitions: [{placementrules: [{name: provided, create: true}], queues: [{name: root, submitacl: '*'}]}]"
+    )
+    rig.send(make.application("x", "root.deep.er"))
+    rig.send(make.removal("x"))
+    rig.rebuild()
+    rig.settle()
+    assert "root.deep.er" in rig.core.partitions["default"].queues
+    rig.wait(11)
+    assert list(rig.core.partitions["default"].queues) == ["root"]
+    assert _kinds(rig) == {"rm": 1, "reg": 1, "queue": 1}
+
+
+def test_invariants_are_looked_at_now_and_then() -> None:
+    rig = Rig(check_every_ns=60 * SECOND_NS)
+    rig.register()
+    assert rig.machine.next_deadline_ns() == rig.now_ns + 60 * SECOND_NS
+    rig.core.partitions["default"].capacity.append(1)
+    rig.now_ns += 61 * SECOND_NS
+    with pytest.raises(AssertionError):
+        rig.machine.tick(rig.now_ns)
+
+
+# ---- life ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_rm_gets_no_decisions_until_it_lives_again(rig: Rig) -> None:
+    rig.send(make.life(pb.RmLifecycle.PAUSED), make.asks(make.allocation("x", "paused", vcore=1)))
+    assert rig.keys("new") == ["paused"]
+    rig.send(make.life(pb.RmLifecycle.STOPPED))
+    rig.send(make.asks(make.allocation("x", "stopped", vcore=1)), make.asks(make.allocation("y", "bad", vcore=1)))
+    assert (rig.keys("new"), rig.keys("rejectedAllocations")) == (["paused"], ["bad"])
+    rig.rebuild()
+    rig.settle()
+    assert rig.keys("new") == ["paused"]
+    assert rig.machine.rms[RM].info.life == "STOPPED"
+    rig.send(make.life(pb.RmLifecycle.RUNNING))
+    assert rig.keys("new") == ["paused", "stopped"]
+
+
+def test_registering_makes_a_stopped_rm_run(rig: Rig) -> None:
+    rig.send(make.life(pb.RmLifecycle.STOPPED))
+    rig.register(CONFIG)
+    rig.send(make.node("n1", vcore=5), make.application("x", "root.c"), make.asks(make.allocation("x", "k", vcore=1)))
+    assert rig.keys("new") == ["k"]
+
+
+# ---- records that replace records ----------------------------------------------------------------------------------
+
+
+def test_an_id_used_again_and_removed_in_one_batch_leaves_one_record(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("x", "k", vcore=1)))
+    rig.send(make.release("x", "k"))
+    rig.wait(31)
+    rig.send(make.application("x", "root.c"), make.removal("x"))
+    finished = [key for key in rig.state if b"/app/" in key]
+    assert finished == [b"rm-1/app/default/x-1031"]
+    rig.rebuild()
+    assert list(rig.core.partitions["default"].apps) == ["x-1031"]
+
+
+def test_an_adopted_allocation_moved_and_released_in_one_batch_leaves_no_record(rig: Rig) -> None:
+    rig.send(make.node("n2", vcore=5), make.asks(make.allocation("x", "k", "n1", vcore=1)))
+    rig.send(make.asks(make.allocation("x", "k", "n2", vcore=2)), make.release("x", "k"))
+    assert "alloc" not in _kinds(rig)
+    rig.rebuild()
+
+
+def test_the_age_of_an_application_outlives_its_oldest_ask(rig: Rig) -> None:
+    """FIFO stays what it was after a rebuild, though the ask that made the application old is gone."""
+    rig.send(make.application("young", "root.c"))
+    rig.now_ns += SECOND_NS
+    rig.send(make.application("old", "root.c"))
+    rig.send(make.asks(make.allocation("old", "k", tags={"creationTime": "5"}, vcore=1)))
+    rig.send(make.release("old", "k"))
+    rig.rebuild()
+    rig.send(make.asks(make.allocation("young", "a", vcore=20_000), make.allocation("old", "b", vcore=20_000)))
+    rig.send(make.node("big", vcore=40_000))
+    assert rig.keys("new") == ["k", "b", "a"]

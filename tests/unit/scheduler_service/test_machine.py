@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from muster_bus.log import Record
+from muster_bus.topics import Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.service.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX
+from muster_scheduler.service.machine import SchedulerMachine
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, SECOND_NS, Rig
 
@@ -166,10 +169,6 @@ def test_garbage_goes_to_the_dead_letters_alone(rig: Rig, value: bytes) -> None:
 
 
 def test_an_rm_of_another_partition_is_not_taken_in() -> None:
-    from muster_bus.log import Record
-    from muster_bus.topics import Topics
-    from muster_scheduler.service.machine import SchedulerMachine
-
     topics = Topics(partitions=8)
     machine = SchedulerMachine(topics, lambda: "u")
     machine.folded(1)

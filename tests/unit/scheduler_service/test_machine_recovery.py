@@ -11,8 +11,12 @@ import random
 
 import pytest
 from builders import snapshot
+from muster_bus.log import Record
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core import invariants
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.follower import StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
@@ -124,7 +128,14 @@ def _meaning(rig: Rig, heard: int, seen: int) -> object:
 
 
 def _state(rig: Rig) -> dict[str, object]:
-    core = rig.core
+    info = rig.machine.rms[RM].info
+    return {
+        **_snapshot(rig.core),
+        "counters": (info.next_event_id, info.next_response_sequence, rig.core.next_submission, info.registrations),
+    }
+
+
+def _snapshot(core: SchedulerCore) -> dict[str, object]:
     found = snapshot(core)
     for name, partition in core.partitions.items():
         shown = found[name]
@@ -144,11 +155,7 @@ def _state(rig: Rig) -> dict[str, object]:
             for app in partition.apps.values()
             for key, ask in app.asks.items()
         }
-    info = rig.machine.rms[RM].info
-    return {
-        **found,
-        "counters": (info.next_event_id, info.next_response_sequence, core.next_submission, info.registrations),
-    }
+    return found
 
 
 def _kept(rig: Rig) -> set[bytes]:
@@ -177,6 +184,20 @@ def test_the_state_topic_holds_exactly_what_the_machine_holds(seed: int) -> None
     for snapshots in (before, after):
         del snapshots["default"]["pending"]  # type: ignore[attr-defined]
     assert after == before
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
+def test_a_follower_that_takes_every_record_holds_the_same(seed: int) -> None:
+    """As the view does: record by record, in the order of writing."""
+    rig, _ = _run(seed, rebuilding=False)
+    folder = StateFolder()
+    folder.settle()
+    for offset, record in enumerate(rig.written):
+        if record.topic == rig.topics.state:
+            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+    followed = folder.rms[RM].core
+    invariants.check(followed)
+    assert _snapshot(followed) == _snapshot(rig.core)
 
 
 def test_requests_reach_what_they_are_meant_to_reach() -> None:

@@ -144,7 +144,7 @@ class FakeScheduler:
         known = state_pb2.RmObject(
             rm_id=rm_id, state=envelope_pb2.RmLifecycle.RUNNING, registrations=self.registrations[rm_id]
         )
-        key = state_key(rm_id, "rm")
+        key = state_key(rm_id, "rm", "-")
         state = OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, known.SerializeToString())
         return [self._response(rm_id, answer), state]
 

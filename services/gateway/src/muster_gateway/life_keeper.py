@@ -94,7 +94,7 @@ class LifeKeeper:
             epoch = session.seats[kind].epoch + 1 if kind in session.seats else 1
             return self._step(session.with_seat(kind, Seat(self._gateway_id, epoch)), RmEvent.STREAM_OPENED)
 
-        session = await self._change(rm_id, change)
+        session = await self._known(rm_id, change)
         assert session is not None
         cursors = await self._sessions.cursors(rm_id)
         return Taken(session.seats[kind].epoch, session.registered_at, cursors.get(kind, NOWHERE))
@@ -123,14 +123,14 @@ class LifeKeeper:
         await self._change(rm_id, change)
 
     async def shut_down(self, rm_id: str) -> None:
-        """The RM says that it leaves. Raises NotRegistered."""
+        """The RM says that it leaves. Raises NotRegistered, SessionsDown, LogDown."""
 
         def change(session: Session | None) -> Session:
             if session is None or session.state is RmState.INIT:
                 raise NotRegistered(rm_id)
             return self._step(session.without_holders(), RmEvent.SHUTDOWN)
 
-        await self._change(rm_id, change)
+        await self._known(rm_id, change)
 
     # ---- what time does -------------------------------------------------------------------------------------------
 
@@ -154,8 +154,9 @@ class LifeKeeper:
         self, streams: OpenStreams, session: Session | None, rm_id: str, kind: StreamKind, epoch: int
     ) -> None:
         if session is None:
-            streams.end(rm_id, kind, NotRegistered(rm_id))
-            return
+            if await self._sessions.marked():
+                streams.end(rm_id, kind, NotRegistered(rm_id))
+            return  # forgotten since this sweep began: the next one fills the store first
         seat = session.seats.get(kind, Seat("", 0))
         if session.state is RmState.STOPPED:
             streams.end(rm_id, kind, RmStopped(rm_id, session.why))
@@ -229,6 +230,16 @@ class LifeKeeper:
                     await self._tell(stored)
                 return stored
         raise SessionsDown(f"the session of rmID {shown(rm_id)} changed too often to take a step: try again")
+
+    async def _known(self, rm_id: str, change: Change) -> Session | None:
+        """As ``_change``; but a store that lost its content must not make an RM believe that it is not registered:
+        it would register again, and lose all it has, for nothing."""
+        try:
+            return await self._change(rm_id, change)
+        except NotRegistered as error:
+            if await self._sessions.marked():
+                raise
+            raise SessionsDown("the session store lost its content, which is read from the log: try again") from error
 
     async def _tell(self, session: Session) -> None:
         """Notes the state to the scheduler until the note and the session agree."""

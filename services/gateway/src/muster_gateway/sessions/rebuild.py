@@ -10,7 +10,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import CodecError, OffsetGone
 from muster_bus.log import Log
-from muster_bus.topics import Topics
+from muster_bus.topics import Topics, state_key
 
 from muster_gateway.codec import KIND_RM, KnownRm, read_known_rm
 from muster_gateway.rm_life import RmState
@@ -20,7 +20,8 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 2_000
 _WAIT_S = 0.2
-_RM_KEY_END = f"/{KIND_RM}".encode()
+# How the key of an RM's own object ends, whatever the rmID; the rest of the topic is not even split.
+_RM_KEY_END = state_key("", KIND_RM, "-")
 
 
 async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:

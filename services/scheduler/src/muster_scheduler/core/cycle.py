@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from muster_scheduler.core.node_index import NodeKey
 from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Figures, Node, Queue, unique_key
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.resources import Shape
+from muster_scheduler.core.resources import Shape, fits
 from muster_scheduler.core.states import AppState
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
+
+
+_NO_KEY: NodeKey = (float("inf"), "")
 
 
 class Cycle:
@@ -71,12 +75,19 @@ class Cycle:
         return made
 
     def _find_node(self, shape: Shape) -> Node | None:
-        partition = self._partition
-        if shape in self._waiting.found_no_node:
+        waiting = self._waiting
+        if shape in waiting.found_no_node:
             return None
-        node = partition.index.first_fit(shape.items)
+        if shape in waiting.only_gained:
+            node = min(
+                (node for node in waiting.gained if fits(shape.items, node.available)),
+                key=lambda node: node.index_key or _NO_KEY,
+                default=None,
+            )
+        else:
+            node = self._partition.index.first_fit(shape.items)
         if node is None:
-            self._waiting.found_no_node.add(shape)
+            waiting.found_no_node.add(shape)
         return node
 
     def _allocate(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:

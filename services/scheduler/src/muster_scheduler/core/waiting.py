@@ -25,6 +25,9 @@ from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, fits
 from muster_scheduler.core.states import QueueState
 
+# So many nodes are looked through one by one; more are looked for in the index.
+GAINED_NODES_FEW = 16
+
 
 class Waiting:
     """The ready and the parked of one partition.
@@ -35,8 +38,11 @@ class Waiting:
     def __init__(self, partition: str) -> None:
         self._partition = partition
         self.no_node: Place = {}
-        # Shapes that found no node since a node last gained anything: they need not look again. Never iterated.
+        # Shapes that no node has room for: they need not look again. Never iterated where an order could show.
         self.found_no_node: set[Shape] = set()
+        # Of those woken in this cycle: nothing but the nodes that gained can have room, when they are few.
+        self.only_gained: set[Shape] = set()
+        self.gained: list[Node] = []
         self._in_flight: dict[Waitlist, None] = {}
         self._woken_apps: dict[Application, None] = {}
         self._queues_with_waiting_apps: dict[Queue, None] = {}
@@ -47,7 +53,6 @@ class Waiting:
 
     def node_gained(self, node: Node) -> None:
         """The node has more room, or is there again."""
-        self.found_no_node.clear()
         self._gained_nodes[node] = None
 
     def node_gone(self, node: Node) -> None:
@@ -192,13 +197,23 @@ class Waiting:
                 self.wake_app(queue)
             else:
                 del self._queues_with_waiting_apps[queue]
-        gained = [node.available for node in self._gained_nodes if node.index_key is not None]
+        self.only_gained.clear()
+        self.gained = [node for node in self._gained_nodes if node.index_key is not None]
         self._gained_nodes.clear()
-        if gained and self.no_node:
-            peak = [max(column) for column in zip(*gained, strict=True)]
-            for shape, lists in list(self.no_node.items()):
-                if fits(shape.items, peak) and any(fits(shape.items, available) for available in gained):
-                    self._wake_lists(lists)
+        if self.gained:
+            self._wake_for_nodes()
+
+    def _wake_for_nodes(self) -> None:
+        gained = [node.available for node in self.gained]
+        peak = [max(column) for column in zip(*gained, strict=True)]
+        self.found_no_node.intersection_update(self.no_node)  # others may find room now
+        for shape, lists in list(self.no_node.items()):
+            if fits(shape.items, peak) and any(fits(shape.items, available) for available in gained):
+                if shape in self.found_no_node:
+                    self.found_no_node.discard(shape)
+                    if len(gained) <= GAINED_NODES_FEW:
+                        self.only_gained.add(shape)
+                self._wake_lists(lists)
 
     def _wake_lists(self, lists: dict[Waitlist, None]) -> None:
         for waitlist in list(lists):

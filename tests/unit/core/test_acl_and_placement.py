@@ -77,7 +77,6 @@ PROVIDED, CREATING = PlacementRuleConfig("provided"), PlacementRuleConfig("provi
         ("ROOT.Leaf", "root.leaf"),
         ("leaf", "root.leaf"),
         ("root.parent.inner", "root.parent.inner"),
-        ("parent.inner", "root.parent.inner"),
     ],
 )
 def test_provided(asked: str, path: str) -> None:
@@ -89,7 +88,7 @@ def test_provided_without_create_needs_a_leaf_that_is_there(asked: str) -> None:
     assert _place(_partition(PROVIDED), asked).startswith("no: application rejected: no placement rule matched")
 
 
-@pytest.mark.parametrize("asked", ["root.a b", "root..leaf", "root.", ".leaf", "root.leaf\n", "root." + "x" * 65])
+@pytest.mark.parametrize("asked", ["root.a b", "root..leaf", "root.", "root.leaf\n", "root." + "x" * 65])
 def test_a_bad_name_stops_the_rules(asked: str) -> None:
     rules = _partition(CREATING, PlacementRuleConfig("fixed", value="root.leaf"))
     assert "invalid queue name" in _place(rules, asked)
@@ -101,6 +100,11 @@ def test_a_path_has_an_end() -> None:
     assert _place(partition, deepest) == deepest
     assert f"at most {QUEUE_DEPTH_MAX} levels" in _place(partition, deepest + ".d")
     assert len(_place(partition, "root" + ".d" * 200_000)) < 1_000
+
+
+def test_a_provided_name_without_root_is_one_name_dots_and_all() -> None:
+    assert _place(_partition(CREATING), "parent.inner") == "root.parent_dot_inner"
+    assert _place(_partition(CREATING), ".leaf") == "root._dot_leaf"
 
 
 def test_user_and_tag_make_dots_part_of_the_name() -> None:

@@ -70,7 +70,7 @@ def _qualified(wanted: str, rule: str) -> str:
     lowered = wanted.lower()
     if lowered == ROOT or lowered.startswith(f"{ROOT}."):
         return lowered
-    return f"{ROOT}.{lowered if rule in ('provided', 'fixed') else lowered.replace('.', '_dot_')}"
+    return f"{ROOT}.{lowered if rule == 'fixed' else lowered.replace('.', '_dot_')}"
 
 
 def _path_problem(path: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import SplitResult, urlsplit
+
 from muster_service.addresses import ListenAddress, OptionalListenAddress
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 _MIB = 1024 * 1024
+_SESSION_SCHEMES = ("memory", "sqlite", "redis", "rediss")
 
 
 class AdmissionLimits(BaseModel):
@@ -93,3 +96,23 @@ class GatewaySettings(BaseModel):
     keepalive_timeout_s: float = Field(
         10.0, gt=0, description="No answer to a ping for so long: the connection is lost."
     )
+
+    @field_validator("sessions_url")
+    @classmethod
+    def _usable(cls, url: SecretStr) -> SecretStr:
+        """No message shows the address: it may hold a password."""
+        parts = _split(url.get_secret_value())
+        if parts.scheme not in _SESSION_SCHEMES:
+            raise ValueError(f"scheme {parts.scheme!r}, expected memory, sqlite, redis or rediss")
+        if parts.scheme == "sqlite" and not parts.path:
+            raise ValueError("no path, expected sqlite:///path")
+        return url
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read for its check
+    except ValueError:
+        raise ValueError("not an address, expected host:port with a port from 0 to 65535") from None
+    return parts

@@ -183,6 +183,7 @@ async def test_a_stream_flows_and_ends_when_the_client_goes(front: httpx.AsyncCl
 
 async def test_the_fronts_own_paths(front: httpx.AsyncClient) -> None:
     assert (await front.get("/health/ready")).status_code == 200
+    assert (await front.get("/health")).content == b"SERVING\n"
     assert "muster_gateway_streams_open" in (await front.get("/metrics")).text
     unknown = await front.get("/nothing")
     assert (unknown.status_code, unknown.text) == (404, "404 page not found\n")

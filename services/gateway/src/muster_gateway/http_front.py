@@ -1,10 +1,10 @@
 """The HTTP front: YuniKorn's REST port. It answers nothing itself but its own health and metrics.
 
-path                                        goes to
-/ws/v1/events/…                             the event publisher
-/ws/v1/…, /debug/…                          the view
-/health/live, /health/ready, /metrics       this gateway
-anything else                               404 as YuniKorn's router says it
+path                                             goes to
+/ws/v1/events/…                                  the event publisher
+/ws/v1/…, /debug/…                               the view
+/health, /health/live, /health/ready, /metrics   this gateway
+anything else                                    404 as YuniKorn's router says it
 
 A target is a URL (bodies are streamed both ways) or an ASGI application in this process (called as it is).
 """
@@ -97,7 +97,7 @@ class HttpFront:
             metrics.http_forwarded.labels(name, str(status)).inc()
 
     async def _own(self, path: str, method: str, send: Send) -> None:
-        if path not in ("/health/live", "/health/ready", "/metrics"):
+        if path not in ("/health", "/health/live", "/health/ready", "/metrics"):
             await respond(send, 404, _TEXT, b"404 page not found\n")
         elif method not in ("GET", "HEAD"):
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"GET, HEAD")])

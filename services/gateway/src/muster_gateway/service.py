@@ -245,12 +245,16 @@ class Gateway:
     # ---- what goes on all the time --------------------------------------------------------------------------------
 
     async def _flush_for_ever(self) -> None:
+        stored = True
         while True:
             await asyncio.sleep(self.settings.cursor_flush_ms / 1000)
             try:
                 await self.flush()
+                stored = True
             except SessionsDown as error:
-                log.warning("positions not stored", error=str(error))
+                if stored:  # ten lines a second would tell no more
+                    log.warning("positions not stored", error=str(error))
+                stored = False
 
     async def flush(self) -> None:
         """Stores how far each stream was sent. A stream whose seat somebody else has ends."""

@@ -31,6 +31,14 @@ def _address(kind: servers.Kind, directory: Path | None = None) -> str:
         pytest.skip(str(error))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where everything must be proven, a test that was skipped for any want (a server, a toolchain) is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1" and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(scope="session")
 def kafka_bootstrap() -> str:
     """Address of a Kafka broker, "host:port". Shared by all tests: topics and ids need a prefix of their own."""

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.log import Log, OutRecord
-from muster_bus.topics import Topics, state_key
+from muster_bus.topics import Topics, rm_state_key
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.memory import MemorySessions
@@ -144,7 +144,7 @@ class FakeScheduler:
         known = state_pb2.RmObject(
             rm_id=rm_id, state=envelope_pb2.RmLifecycle.RUNNING, registrations=self.registrations[rm_id]
         )
-        key = state_key(rm_id, "rm", "-")
+        key = rm_state_key(rm_id)
         state = OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, known.SerializeToString())
         return [self._response(rm_id, answer), state]
 

@@ -110,6 +110,16 @@ def state_key(rm_id: str, kind: str, *parts: str) -> bytes:
     return "/".join([_escape(rm_id), kind, *(_escape(part) for part in parts)]).encode()
 
 
+def rm_state_key(rm_id: str) -> bytes:
+    """Key of an RM's own object on ``si.state``: the first record of every transaction that concerns the RM."""
+    return state_key(rm_id, "rm", "-")
+
+
+def is_rm_state_key(key: bytes | None) -> bool:
+    """Whether a key is some RM's own object's."""
+    return key is not None and key.endswith(b"/rm/-") and key.count(b"/") == 2  # ids have no bare '/'
+
+
 def parse_state_key(key: bytes) -> tuple[str, str, tuple[str, ...]]:
     """Inverse of :func:`state_key`: rmID, kind, parts. Raises ValueError for fewer than two parts."""
     rm_id, kind, *parts = key.decode().split("/")

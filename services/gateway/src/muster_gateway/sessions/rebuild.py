@@ -10,9 +10,9 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import CodecError, OffsetGone
 from muster_bus.log import Log
-from muster_bus.topics import Topics, state_key
+from muster_bus.topics import Topics, is_rm_state_key
 
-from muster_gateway.codec import KIND_RM, KnownRm, read_known_rm
+from muster_gateway.codec import KnownRm, read_known_rm
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.contract import NOWHERE, Session, SessionStore
 
@@ -20,8 +20,6 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 2_000
 _WAIT_S = 0.2
-# How the key of an RM's own object ends, whatever the rmID; the rest of the topic is not even split.
-_RM_KEY_END = state_key("", KIND_RM, "-")
 
 
 async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
@@ -62,7 +60,7 @@ async def _known_rms(bus: Log, topics: Topics, partition: int) -> dict[str, Know
                 reader.seek(error.first)
                 continue
             for record in records:
-                if record.key is None or not record.key.endswith(_RM_KEY_END):
+                if not is_rm_state_key(record.key):  # the rest of the topic is not even split
                     continue
                 try:
                     known = read_known_rm(record)

@@ -553,13 +553,22 @@ class Partition:
         if allocation.foreign:
             self._occupied_event(allocation.node_id, out, now_ns)
             return
-        shape = allocation.shape
+        self._tell_gone(allocation, detail, out, now_ns)
+        if completing and allocation.app is not None:
+            self.complete_if_idle(allocation.app, out, now_ns)
+
+    def give_back(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+        """Takes an allocation off the books because the RM changed its size or its node; the new one follows."""
+        self.unhold(allocation)
+        if not allocation.foreign:
+            self._tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)
+
+    def _tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
+        app_id, key, shape = allocation.app_id, allocation.key, allocation.shape
         out.events.append(Event(EventType.APP, Change.REMOVE, detail, app_id, key, shape, now_ns=now_ns))
         out.events.append(
             Event(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, allocation.node_id, key, shape, now_ns=now_ns)
         )
-        if completing and allocation.app is not None:
-            self.complete_if_idle(allocation.app, out, now_ns)
 
     def adopt(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Takes an allocation that the RM reports, without asking any limit, and echoes it (core-features §2.9)."""

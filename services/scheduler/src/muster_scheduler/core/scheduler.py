@@ -421,10 +421,11 @@ class SchedulerCore:
         if old is not None:
             if old.shape is shape and old.node_id == item.node_id:
                 return
-            partition.unhold(old)
+            partition.give_back(old, out, now_ns)
         allocation = partition.allocation_of(item, app, shape, self._submission(), now_ns)
         if old is not None:
             allocation.published, old.published = old.published, False  # the same record
+            allocation.uuid = item.uuid or old.uuid
         if app is not None and not allocation.uuid:
             allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
         if app is not None and item.key in app.asks:

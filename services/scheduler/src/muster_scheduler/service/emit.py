@@ -13,6 +13,7 @@ from muster_bus.topics import (
     HEADER_RM_ID,
     HEADER_TRACKING,
     Topics,
+    rm_state_key,
     state_key,
 )
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -71,7 +72,7 @@ class Emitter:
     def rm_record(self, next_submission: int) -> OutRecord:
         """The RM's own object, with the counters as they are now."""
         rm_id = self.info.rm_id
-        key = state_key(rm_id, state_codec.RM, "-")
+        key = rm_state_key(rm_id)
         return OutRecord(self._topics.state, self._partition, key, encode_rm(self.info, next_submission))
 
     def registration_record(self) -> OutRecord:

@@ -15,7 +15,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.topics import Topics
+from muster_bus.topics import Topics, is_rm_state_key
 
 from muster_scheduler.follower import RmState, StateFolder
 from muster_scheduler.view import metrics
@@ -24,8 +24,6 @@ from muster_scheduler.view.turns import FoldGate, Slice
 
 log = structlog.get_logger(__name__)
 
-# The scheduler writes the RM's own object first in all that one transaction holds of an RM.
-_FIRST_OF_TRANSACTION = b"/rm/-"
 # While nobody asks, a slice of folding is followed by so many slices' time for others: a third of a core at most, twice
 # what 5,000 decisions a second need.
 _IDLE_PAUSE_SLICES = 2
@@ -175,7 +173,7 @@ class PartitionFollower:
         if full:
             for index in range(len(records) - 1, 0, -1):
                 key = records[index].key
-                if key is not None and key.endswith(_FIRST_OF_TRANSACTION):
+                if is_rm_state_key(key):  # the first of a transaction
                     return records[:index], records[index:]
         return records, []
 

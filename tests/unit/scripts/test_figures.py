@@ -47,7 +47,8 @@ def test_the_table_is_written_between_the_marks_and_found_again(copy: Path) -> N
     written = (copy / "README.md").read_text()
     assert "| 10,000 asks up front: allocations/s | 4,322 | 8,772 |" in written
     assert "openb trace at 3,000/s: ask to allocation, p50 | 62.5 ms | - |" in written
-    assert "7,614 of 8,152 tasks of the trace are placed, every other one has a reason" in written
+    assert "In the replays 7,614 to 7,614 of 8,152 tasks were placed" in written
+    assert "every other one had a typed reason" in written
     assert written.startswith(before.partition("<!-- figures")[0])
     assert written.endswith(before.partition("<!-- end of figures -->")[2])
     assert _figures(copy, _result(), "--check") == 0

@@ -471,7 +471,7 @@ class _Life:
             self._take([self._dead_letter(records[0], why)])
         else:
             try:
-                self._take(_guard(self._machine.apply, records, self._clock.now_ns()))
+                self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
             except _MachineError as error:
                 why = f"the machine fails on this record ({_kind(error.__cause__)})"
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
@@ -482,13 +482,21 @@ class _Life:
         self._dirty = self._is_position_new = True
         await asyncio.sleep(0)  # a batch may be long: let others run
 
+    def _decide(self, call: Callable[..., list[OutRecord]], *arguments: object) -> list[OutRecord]:
+        """Calls the machine's apply or tick, and measures it."""
+        started_s = self._clock.monotonic()
+        try:
+            return _guard(call, *arguments)
+        finally:
+            metrics.apply_seconds.labels(self._worker.label).observe(self._clock.monotonic() - started_s)
+
     def _tick_if_due(self) -> None:
         deadline_ns = _guard(self._machine.next_deadline_ns)
         now_ns = self._clock.now_ns()
         if deadline_ns is None or deadline_ns > now_ns or self._is_full():
             self._tick_was_empty = False
             return
-        outputs = _guard(self._machine.tick, now_ns)
+        outputs = self._decide(self._machine.tick, now_ns)
         self._take(outputs)
         self._tick_was_empty = not outputs
         self._dirty = self._dirty or bool(outputs)

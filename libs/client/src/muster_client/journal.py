@@ -72,9 +72,6 @@ class Journal:
         """Items sent, or to be sent, that have no answer."""
         return len(self._unanswered)
 
-    def is_unanswered(self, key: Hashable) -> bool:
-        return key in self._unanswered
-
     def append(self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = ()) -> Entry:
         """Puts a message at the end of the order.
 

@@ -25,7 +25,6 @@ from muster_gateway import metrics
 
 log = structlog.get_logger(__name__)
 
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 
 # RFC 9110, section 7.6.1: these concern one connection, not the message.

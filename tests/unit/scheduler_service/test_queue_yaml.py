@@ -64,7 +64,7 @@ partitions:
     first, second = config.partitions
     assert (first.name, first.node_sort_policy) == ("default", "binpacking")
     assert first.node_sort_weights == {"vcore": 2.0, "memory": 0.5, "gpu": 0.0}
-    assert (first.preemption_enabled, first.quota_preemption_enabled) == (False, True)
+    assert (first.preemption.enabled, first.preemption.quota_enabled) == (False, True)
     assert first.placement_rules == (
         PlacementRuleConfig("tag", True, "namespace"),
         PlacementRuleConfig("user"),

@@ -18,8 +18,10 @@ from muster_scheduler.core.config import (
     VCORE,
     ClusterConfig,
     InvalidQuantity,
+    NodeSortPolicy,
     PartitionConfig,
     PlacementRuleConfig,
+    PreemptionConfig,
     QueueConfig,
     parse_quantity,
     partition_name,
@@ -258,7 +260,7 @@ class _Reader:
         types = {name for name in weights if weights[name] > 0} | _types_of(root)
         if len(types) > TYPES_MAX:
             self.error(path, place, f"{len(types)} resource types, expected at most {TYPES_MAX}")
-        return PartitionConfig(name, root, rules, policy, weights, *preemption)
+        return PartitionConfig(name, root, rules, NodeSortPolicy(policy), weights, PreemptionConfig(*preemption))
 
     def queue(self, value: Any, path: str, place: Place, depth: int) -> QueueConfig | None:
         keys = {

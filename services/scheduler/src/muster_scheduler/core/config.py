@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from muster_scheduler.core.resources import INT64_MAX
 
@@ -60,12 +61,40 @@ def parse_quantity(resource_type: str, text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitConfig:
+    """One entry of a queue's limits: what each of its users, and each of its groups, may use there (§2.7).
+
+    :param users: names, or ``*`` for every user without a named limit at this queue.
+    :param groups: names, or ``*`` for all groups without a named limit at this queue, together.
+    :param max_applications: 0: not set.
+    :param max_resources: by type name; None: not set; a type that is not named is unlimited.
+    """
+
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    max_applications: int = 0
+    max_resources: dict[str, int] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildTemplateConfig:
+    """What a dynamic leaf below a queue gets when it is made (§2.1)."""
+
+    max_applications: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    guaranteed: dict[str, int] | None = None
+    maximum: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueConfig:
     """One configured queue.
 
     :param guaranteed: by type name; None: not set (which is not the same as empty).
     :param maximum: by type name; None: not set.
     :param max_applications: 0: unlimited.
+    :param child_template: None: not set; parents without one take their parent's.
     """
 
     name: str
@@ -77,15 +106,71 @@ class QueueConfig:
     properties: dict[str, str] = field(default_factory=dict)
     submit_acl: str = ""
     admin_acl: str = ""
+    child_template: ChildTemplateConfig | None = None
+    limits: tuple[LimitConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FilterConfig:
+    """Whom a placement rule concerns (§2.5).
+
+    :param deny: the listed are refused and all others let in; else the other way round.
+    :param users: names, or one regular expression; empty: not said.
+    """
+
+    deny: bool = False
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRuleConfig:
-    """One placement rule, in its list's order."""
+    """One placement rule, in its list's order.
+
+    :param parent: the rule that names the queue above; None: root.
+    """
 
     name: str
     create: bool = False
     value: str = ""
+    filter: FilterConfig | None = None
+    parent: PlacementRuleConfig | None = None
+
+
+class NodeSortPolicy(StrEnum):
+    """In which order nodes are tried; the last two are Muster's own."""
+
+    FAIR = "fair"
+    BINPACKING = "binpacking"
+    FRAGMENTATION = "fragmentation"
+    DOTPRODUCT = "dotproduct"
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionConfig:
+    """Who may be preempted, of a partition.
+
+    :param enabled: whether asks preempt at all.
+    :param quota_enabled: whether queues over a lowered max are cut back.
+    :param opted_out_last: allocations that opted out of preemption go last (as the real core has it), not never.
+    """
+
+    enabled: bool = True
+    quota_enabled: bool = False
+    opted_out_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationConfig:
+    """When an ask that fits on no node gets a node to itself (§2.13).
+
+    :param delay_ns: since it was asked for.
+    :param timeout_ns: a reservation whose ask is over a limit for so long is given up.
+    """
+
+    enabled: bool = True
+    delay_ns: int = 2 * 1_000_000_000
+    timeout_ns: int = 3600 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +180,11 @@ class PartitionConfig:
     name: str
     root: QueueConfig
     placement_rules: tuple[PlacementRuleConfig, ...] = (PlacementRuleConfig("provided"),)
-    node_sort_policy: str = "fair"
+    node_sort_policy: NodeSortPolicy = NodeSortPolicy.FAIR
     node_sort_weights: dict[str, float] = field(default_factory=lambda: {VCORE: 1.0, "memory": 1.0})
-    preemption_enabled: bool = True
-    quota_preemption_enabled: bool = False
+    preemption: PreemptionConfig = PreemptionConfig()
+    reservation: ReservationConfig = ReservationConfig()
+    user_group_resolver: str = ""
 
 
 @dataclass(frozen=True, slots=True)

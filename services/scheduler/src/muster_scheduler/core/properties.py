@@ -1,0 +1,194 @@
+"""What a queue's properties mean (core-features §2.2): text in, one typed policy out.
+
+A value that is not one means the default, as in the real core; there it happens silently, here each such value is
+named, so that the configuration's reader can warn with line and column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+SECOND_NS = 1_000_000_000
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+_UINT64_MAX = (1 << 64) - 1
+
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)")
+_PART = re.compile(r"([0-9]*\.?[0-9]*)(ns|us|µs|μs|ms|s|m|h)")
+_UNITS_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": SECOND_NS,
+    "m": 60 * SECOND_NS,
+    "h": 3600 * SECOND_NS,
+}
+_DURATION_CHARACTERS_MAX = 64  # more than any int64 of nanoseconds needs
+
+
+class PreemptionPolicy(StrEnum):
+    """``preemption.policy`` of a queue."""
+
+    DEFAULT = "default"
+    # Asks from inside do not preempt outside.
+    FENCE = "fence"
+    # Nothing in here is preempted.
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """How a queue orders, lends its priority, and preempts.
+
+    :param fair_apps: a leaf's applications by share, in place of submission.
+    :param priority_first: priority before everything else in the order of what is in the queue.
+    :param priority_fence: priorities from inside count inside only; outside the queue has ``priority_offset``.
+    :param preemption_delay_ns: how old an ask must be before it preempts.
+    :param preempts_by_priority: asks preempt lower priorities of the same leaf (Muster's own key).
+    :param quota_preemption_delay_ns: how long usage may stay above a lowered max; 0: for ever.
+    """
+
+    fair_apps: bool = False
+    priority_first: bool = True
+    priority_fence: bool = False
+    priority_offset: int = 0
+    preemption: PreemptionPolicy = PreemptionPolicy.DEFAULT
+    preemption_delay_ns: int = 30 * SECOND_NS
+    preempts_by_priority: bool = True
+    quota_preemption_delay_ns: int = 0
+
+
+def parse_duration_ns(text: str) -> int:
+    """A Go duration (``1h30m``, ``500ms``) in nanoseconds. Raises ValueError."""
+    body = text[1:] if text[:1] in "+-" else text
+    if body == "0":
+        return 0
+    if len(text) > _DURATION_CHARACTERS_MAX or (not body.isascii() and not re.search("[µμ]s", body)):
+        raise ValueError(text)
+    if not re.fullmatch(f"(?:{_DURATION.pattern})+", body):
+        raise ValueError(text)
+    total = sum(round(float(amount) * _UNITS_NS[unit]) for amount, unit in _PART.findall(body))
+    if total > (1 << 63) - 1:
+        raise ValueError(text)
+    return -total if text[0] == "-" else total
+
+
+def _one_of(*names: str, any_case: bool) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        found = text.lower() if any_case else text
+        if found not in names:
+            raise ValueError(text)
+        return found
+
+    return parse
+
+
+def _positive_duration(text: str) -> int:
+    value = parse_duration_ns(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+def _duration_from_zero(text: str) -> int:
+    value = parse_duration_ns(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not low <= int(text) <= high:
+            raise ValueError(text)
+        return int(text)
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    parse: Callable[[str], object]
+    expected: str
+    field: str = ""
+    made: Callable[[object], object] = lambda value: value
+
+
+# One table: what is possible, in what words it is asked for, what it becomes.
+KEYS: dict[str, _Key] = {
+    "application.sort.policy": _Key(
+        _one_of("fifo", "fair", "stateaware", any_case=False),
+        "fifo or fair",
+        "fair_apps",
+        lambda value: value == "fair",
+    ),
+    "application.sort.priority": _Key(
+        _one_of("enabled", "disabled", any_case=False),
+        "enabled or disabled",
+        "priority_first",
+        lambda value: value == "enabled",
+    ),
+    # Read and shown; without effect, as asks that cannot fit are not tried again and again here (docs/differences.md).
+    "application.unschedasks.backoff": _Key(_integer(0, _UINT64_MAX), "a whole number from 0 on"),
+    "application.unschedasks.backoff.delay": _Key(_positive_duration, "a duration above 0, such as 30s"),
+    "priority.policy": _Key(
+        _one_of("default", "fence", any_case=True),
+        "default or fence",
+        "priority_fence",
+        lambda value: value == "fence",
+    ),
+    "priority.offset": _Key(_integer(INT32_MIN, INT32_MAX), "a 32-bit integer", "priority_offset"),
+    "preemption.policy": _Key(
+        _one_of(*PreemptionPolicy, any_case=True),
+        "default, fence or disabled",
+        "preemption",
+        lambda value: PreemptionPolicy(str(value)),
+    ),
+    "preemption.delay": _Key(_positive_duration, "a duration above 0, such as 30s", "preemption_delay_ns"),
+    "preemption.priority": _Key(
+        _one_of("enabled", "disabled", any_case=True),
+        "enabled or disabled",
+        "preempts_by_priority",
+        lambda value: value == "enabled",
+    ),
+    "quota.preemption.delay": _Key(
+        _duration_from_zero, "a duration, such as 5m; 0 is off", "quota_preemption_delay_ns"
+    ),
+}
+
+
+def policy_of(properties: Mapping[str, str]) -> QueuePolicy:
+    """What the properties mean; a value that is not one means the default."""
+    return read(properties)[0]
+
+
+def read(properties: Mapping[str, str]) -> tuple[QueuePolicy, dict[str, str]]:
+    """What the properties mean, and for each value that is not one, what was expected. Unknown names are ignored."""
+    found: dict[str, object] = {}
+    wrong: dict[str, str] = {}
+    for name, text in properties.items():
+        key = KEYS.get(name)
+        if key is None:
+            continue
+        try:
+            value = key.parse(text)
+        except ValueError:
+            wrong[name] = key.expected
+            continue
+        if key.field:
+            found[key.field] = key.made(value)
+    return replace(QueuePolicy(), **found), wrong  # type: ignore[arg-type]  # the table pairs fields and types
+
+
+def inherited(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a configured child takes from its parent's properties (§2.2)."""
+    own = {"priority.policy", "priority.offset"}
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in own and (name != "preemption.policy" or value.lower() == PreemptionPolicy.DISABLED)
+    }

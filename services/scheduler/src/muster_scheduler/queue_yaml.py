@@ -458,8 +458,10 @@ class _Reader:
         if policy is None:
             return "fair", weights
         kind = self.text(policy, "type", where) or "fair"
-        if kind not in ("fair", "binpacking"):
-            self.error(f"{where}.type", policy["type"].place, f"undefined policy: {kind}; expected fair or binpacking")
+        if kind not in list(NodeSortPolicy):
+            expected = ", ".join(NodeSortPolicy)
+            self.error(f"{where}.type", policy["type"].place, f"undefined policy: {kind}; expected one of {expected}")
+            kind = "fair"
         given: Any = policy.get("resourceweights")
         if isinstance(given, Mapping):
             weights = {name: self.weight(name, weight, f"{where}.resourceweights") for name, weight in given.items()}

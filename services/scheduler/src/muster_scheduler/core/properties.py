@@ -155,9 +155,7 @@ KEYS: dict[str, _Key] = {
         "preempts_by_priority",
         lambda value: value == "enabled",
     ),
-    "quota.preemption.delay": _Key(
-        _duration_from_zero, "a duration, such as 5m; 0 is off", "quota_preemption_delay_ns"
-    ),
+    "quota.preemption.delay": _Key(_duration_from_zero, "a duration such as 5m; 0 is off", "quota_preemption_delay_ns"),
 }
 
 

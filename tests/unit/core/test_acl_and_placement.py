@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 from muster_scheduler.core import acl, placement
-from muster_scheduler.core.config import QUEUE_DEPTH_MAX, PartitionConfig, PlacementRuleConfig, QueueConfig
+from muster_scheduler.core.config import (
+    QUEUE_DEPTH_MAX,
+    RECOVERY_PATH,
+    FilterConfig,
+    PartitionConfig,
+    PlacementRuleConfig,
+    QueueConfig,
+)
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.states import QueueState
 
@@ -37,10 +44,52 @@ def test_an_access_list_allows(text: str, user: str, groups: tuple[str, ...], al
     assert acl.allows(text, user, groups) is allowed
 
 
-def test_an_access_list_has_two_parts_at_most() -> None:
+@pytest.mark.parametrize(
+    ("text", "user", "groups", "allowed"),
+    [
+        # §4.1 row 10: the names that limits know
+        ("system:serviceaccount:ns:sa", "system:serviceaccount:ns:sa", (), True),
+        ("team/ann,me#1", "me#1", (), True),
+        ("build$", "build$", (), True),
+        (" oidc:dev,a.b", "zoe", ("oidc:dev",), True),
+        # §4.1 row 11: spaces that the real core's validation lets pass, and its activation does not
+        ("  ann  team  ", "bob", ("team",), True),
+        ("ann\t team\n", "ann", (), True),
+        # what is no name lets nobody in, the others are let in all the same
+        ("1st,ann", "1st", (), False),
+        ("1st,ann", "ann", (), True),
+        (" team one", "zoe", ("one",), True),
+        (" a@b", "zoe", ("a@b",), False),
+        ("* 1st", "zoe", (), True),
+    ],
+)
+def test_names_and_spaces_of_an_access_list(text: str, user: str, groups: tuple[str, ...], allowed: bool) -> None:
+    assert acl.allows(text, user, groups) is allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("ann,bob ops", ()),
+        ("", ()),
+        ("*", ()),
+        (" *", ()),
+        ("*,ann", ("*",)),
+        ("9lives,a b$", ("9lives", "b$")),
+        ("ann o@ps,ops", ("o@ps",)),
+        ("* o@ps", ("o@ps",)),
+    ],
+)
+def test_what_is_no_name_is_named(text: str, refused: tuple[str, ...]) -> None:
+    assert acl.read(text).refused == refused
+
+
+def test_an_access_list_has_two_parts_and_an_end() -> None:
     assert acl.problem("ann team") == ""
     assert acl.problem("  ann   team ") == ""
     assert "multiple spaces" in acl.problem("ann team more")
+    assert acl.problem("a" * acl.ACL_CHARACTERS_MAX) == ""
+    assert "expected at most" in acl.problem("a" * (acl.ACL_CHARACTERS_MAX + 1))
 
 
 @pytest.mark.parametrize("name", ["a", "A_b:#/@-9", "x" * 64])
@@ -128,13 +177,9 @@ def test_fixed_and_the_order_of_rules() -> None:
     assert _place(partition, "root.leaf", team="ghost") == "root.parent.inner"
 
 
-def test_a_queue_under_a_leaf_is_refused_by_the_tree() -> None:
-    partition = _partition(CREATING)
-    path = _place(partition, "root.leaf.below")
-    queue, created, reason = partition.create_queue(path)
-    assert (queue, created) == (None, [])
-    assert "root.leaf is a leaf" in reason
-    assert "root.leaf.below" not in partition.queues
+def test_nothing_is_made_under_a_leaf() -> None:
+    reason = _place(_partition(CREATING, PROVIDED), "root.leaf.below")
+    assert reason == "no: creation of queue root.leaf.below failed, parent is already a leaf: root.leaf"
 
 
 def test_made_queues_are_dynamic_and_all_or_nothing() -> None:
@@ -164,10 +209,185 @@ def test_access_is_that_of_the_queue_or_of_any_ancestor() -> None:
 def test_a_new_queue_needs_access_at_what_is_there() -> None:
     partition = _partition(CREATING, open_root=False)
     assert _place(partition, "root.new", user="bob").startswith("no: ")
-    assert _place(partition, "root.closed.new", user="bob") == "root.closed.new"
+    assert "parent is already a leaf: root.closed" in _place(partition, "root.closed.new", user="bob")
+    assert "no placement rule matched" in _place(partition, "root.closed.new")
 
 
 def test_a_draining_leaf_takes_nobody_new() -> None:
     partition = _partition(PROVIDED)
     partition.queues["root.leaf"].state = QueueState.DRAINING
     assert _place(partition, "root.leaf").startswith("no: ")
+
+
+# ---- user names, tags ------------------------------------------------------------------------------------------------
+
+
+def test_a_users_name_must_make_a_queues_name() -> None:
+    partition = _partition(PlacementRuleConfig("user", create=True), PlacementRuleConfig("fixed", value="root.leaf"))
+    assert "invalid queue name" in _place(partition, user="build$")
+    assert _place(partition, user="a" * 64) == "root." + "a" * 64
+    assert "invalid queue name" in _place(partition, user="a" * 65)
+
+
+def test_names_have_an_end_before_any_rule_sees_them() -> None:
+    partition = _partition(PlacementRuleConfig("fixed", value="root.leaf"))
+    long = "a" * placement.NAME_CHARACTERS_MAX
+    assert _place(partition, user=long, groups=(long,)) == "root.leaf"
+    assert "expected at most 512" in _place(partition, user=long + "a")
+    assert "expected at most 512" in _place(partition, groups=("ops", long + "a"))
+
+
+def test_of_two_tags_that_differ_in_capitals_the_exact_one_counts_else_the_first_in_order() -> None:
+    partition = _partition(PlacementRuleConfig("tag", create=True, value="Team"))
+    assert _place(partition, team="b", Team="a", TEAM="c") == "root.a"
+    assert _place(partition, team="b", TEAM="c") == "root.c"
+
+
+def test_the_test_rule_takes_what_is_asked_for_else_test() -> None:
+    partition = _partition(PlacementRuleConfig("test", create=True))
+    assert _place(partition) == "root.test"
+    assert _place(partition, "a.b") == "root.a_dot_b"
+
+
+@pytest.mark.parametrize(("value", "path"), [("rootx", "root.rootx"), ("root.x", "root.x"), ("a.b", "root.a.b")])
+def test_only_root_and_a_dot_make_a_fixed_queue_qualified(value: str, path: str) -> None:
+    assert _place(_partition(PlacementRuleConfig("fixed", create=True, value=value))) == path
+
+
+# ---- parents ---------------------------------------------------------------------------------------------------------
+
+
+def _below(parent: PlacementRuleConfig, name: str = "user", *, create: bool = True) -> PlacementRuleConfig:
+    return PlacementRuleConfig(name, create, value="namespace" if name == "tag" else "", parent=parent)
+
+
+FIXED_PARENT = PlacementRuleConfig("fixed", value="Parent")
+BY_NAMESPACE = PlacementRuleConfig("tag", create=True, value="namespace")
+
+
+def test_a_parent_names_the_queue_above() -> None:
+    assert _place(_partition(_below(FIXED_PARENT))) == "root.parent.ann"
+    assert _place(_partition(_below(PlacementRuleConfig("fixed", value="root"))), user="zoe") == "root.zoe"
+    chain = _below(_below(PlacementRuleConfig("fixed", value="root.parent"), "tag"))
+    assert _place(_partition(chain), namespace="dev.one") == "root.parent.dev_dot_one.ann"
+
+
+def test_a_fixed_name_below_a_parent_keeps_its_dots() -> None:
+    rule = PlacementRuleConfig("fixed", create=True, value="a.B", parent=FIXED_PARENT)
+    assert _place(_partition(rule)) == "root.parent.a.b"
+
+
+def test_a_parent_that_names_nothing_ends_the_rule_only() -> None:
+    partition = _partition(_below(BY_NAMESPACE), PROVIDED)
+    assert _place(partition, "root.leaf") == "root.leaf"
+    assert _place(partition, "root.leaf", namespace="dev") == "root.dev.ann"
+
+
+def test_the_parents_create_is_its_own() -> None:
+    shy = PlacementRuleConfig("tag", value="namespace")
+    assert "no placement rule" in _place(_partition(_below(shy)), namespace="dev")
+    assert _place(_partition(_below(shy)), namespace="parent") == "root.parent.ann"
+    assert "no placement rule" in _place(_partition(_below(BY_NAMESPACE, create=False)), namespace="dev")
+
+
+def test_a_parent_that_is_a_leaf_stops_the_rules() -> None:
+    partition = _partition(_below(BY_NAMESPACE), PROVIDED)
+    assert (
+        _place(partition, "root.parent.inner", namespace="leaf") == "no: parent rule returned a leaf queue: root.leaf"
+    )
+
+
+def test_a_full_path_ignores_the_parent() -> None:
+    partition = _partition(_below(PlacementRuleConfig("fixed", value="leaf"), "provided"))
+    assert _place(partition, "root.other") == "root.other"
+    assert "a leaf queue: root.leaf" in _place(partition, "other")
+
+
+# ---- filters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filtered", "user", "groups", "let_in"),
+    [
+        (FilterConfig(), "ann", (), True),
+        (FilterConfig(deny=True), "ann", (), False),
+        (FilterConfig(users=("ann",)), "ann", (), True),
+        (FilterConfig(users=("ann",)), "anna", (), False),
+        (FilterConfig(users=("ann", "bob")), "bob", (), True),
+        (FilterConfig(users=("ann", "bob")), "zoe", ("ann",), False),
+        (FilterConfig(deny=True, users=("ann",)), "ann", (), False),
+        (FilterConfig(deny=True, users=("ann",)), "bob", (), True),
+        (FilterConfig(groups=("ops",)), "ann", ("dev", "ops"), True),
+        (FilterConfig(groups=("ops",)), "ops", ("dev",), False),
+        (FilterConfig(deny=True, groups=("ops",)), "ann", ("ops",), False),
+        (FilterConfig(users=("bob",), groups=("ops",)), "ann", ("ops",), True),
+        (FilterConfig(users=("^a",)), "ann", (), True),
+        (FilterConfig(users=("^a",)), "bea", (), False),
+        (FilterConfig(users=("nn",)), "ann", (), False),
+        (FilterConfig(users=("n+",)), "ann", (), True),
+        (FilterConfig(groups=("^team-(a|b)$",)), "zoe", ("x", "team-b"), True),
+        (FilterConfig(groups=("^team-(a|b)$",)), "zoe", ("team-bc",), False),
+        (FilterConfig(users=("sys$",)), "mysys", (), True),
+        # of several, each is a name; what is none is nobody
+        (FilterConfig(users=("^a", "bob")), "ann", (), False),
+        (FilterConfig(users=("^a", "bob")), "^a", (), False),
+        (FilterConfig(deny=True, users=("^a", "^b")), "ann", (), True),
+    ],
+)
+def test_a_filter_lets_in(filtered: FilterConfig, user: str, groups: tuple[str, ...], let_in: bool) -> None:
+    assert filtered.lets_in(user, groups) is let_in
+    rule = PlacementRuleConfig("fixed", value="root.leaf", filter=filtered)
+    placed = _place(_partition(rule), user=user, groups=groups)
+    assert placed == "root.leaf" if let_in else "no placement rule matched" in placed
+
+
+def test_the_filter_of_a_parent_counts_too() -> None:
+    guarded = PlacementRuleConfig("fixed", value="parent", filter=FilterConfig(users=("ann",)))
+    assert _place(_partition(_below(guarded)), user="ann") == "root.parent.ann"
+    assert "no placement rule" in _place(_partition(_below(guarded)), user="bob")
+
+
+# ---- the end of the rules --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "forced"), [("true", True), ("1", True), ("T", True), ("yes", False), ("", False)])
+def test_who_must_be_taken_in_goes_to_recovery_when_no_rule_wants_it(value: str, forced: bool) -> None:
+    tags = {placement.FORCE_TAG: value}
+    partition = _partition(PROVIDED, open_root=False)
+    path, reason = placement.place(partition, "root.ghost", "ann", (), tags)
+    assert (path == RECOVERY_PATH) == forced
+    assert bool(reason) != forced
+    assert placement.is_forced({placement.FORCE_TAG.upper(): value}) == forced
+
+
+def test_a_rule_that_wants_it_goes_before_recovery() -> None:
+    assert (
+        placement.place(_partition(PROVIDED), "root.leaf", "ann", (), {placement.FORCE_TAG: "true"})[0] == "root.leaf"
+    )
+
+
+@pytest.mark.parametrize("rule", [CREATING, PlacementRuleConfig("fixed", create=True, value="x", parent=CREATING)])
+def test_nobody_gets_into_recovery_by_asking(rule: PlacementRuleConfig) -> None:
+    partition = _partition(rule)
+    for asked in (RECOVERY_PATH, "@Recovery@"):
+        assert _place(partition, asked).startswith("no: ")
+    assert partition.create_queue(RECOVERY_PATH)[0] is not None
+    assert _place(partition, RECOVERY_PATH).startswith("no: ")
+    assert _place(partition, f"{RECOVERY_PATH}.below").startswith("no: ")
+
+
+def test_what_fell_through_goes_to_root_default_if_it_is_there_and_open() -> None:
+    default = QueueConfig("Default", submit_acl="ann")
+    partition = Partition(PartitionConfig("default", QueueConfig("root", True, (default, QueueConfig("shut")))))
+    assert _place(partition) == "root.default"
+    assert _place(partition, "root.ghost") == "root.default"
+    assert _place(partition, "root.shut") == "root.default"
+    assert _place(partition, user="bob").startswith("no: ")
+    partition.queues["root.default"].state = QueueState.DRAINING
+    assert _place(partition).startswith("no: ")
+
+
+def test_a_draining_leaf_leads_to_the_next_rule() -> None:
+    partition = _partition(PROVIDED, PlacementRuleConfig("fixed", value="root.parent.inner"))
+    partition.queues["root.leaf"].state = QueueState.DRAINING
+    assert _place(partition, "root.leaf") == "root.parent.inner"

@@ -1,17 +1,23 @@
 """The queue configuration as plain data, and the text form of quantities (core-features §2.1–2.4).
 
-The YAML reader, which knows lines and columns, is ``muster_scheduler.service.queue_yaml``; this is what it makes.
+The YAML reader, which knows lines and columns, is ``muster_scheduler.queue_yaml``; this is what it makes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from muster_scheduler.core import acl
+from muster_scheduler.core.patterns import Pattern, compile_pattern
 from muster_scheduler.core.resources import INT64_MAX
 
 ROOT = "root"
+# Where applications go that must be taken in (they run already) and that no placement rule wants.
+RECOVERY_QUEUE = "@recovery@"
+RECOVERY_PATH = f"{ROOT}.{RECOVERY_QUEUE}"
 # How deep a queue may be, root counted: beyond, it is an accident; each level costs with every allocation below it.
 QUEUE_DEPTH_MAX = 32
 DEFAULT_PARTITION = "default"
@@ -25,6 +31,7 @@ _SUFFIXES = {
     **{f"{letter}i": 1024 ** (power + 1) for power, letter in enumerate("KMGTPE")},
 }
 VCORE = "vcore"
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class InvalidQuantity(ValueError):
@@ -58,6 +65,16 @@ def parse_quantity(resource_type: str, text: str) -> int:
     if value > INT64_MAX:
         raise InvalidQuantity(f"quantity {text!r} is over {INT64_MAX}")
     return value
+
+
+def quantity_text(resource_type: str, value: int) -> str:
+    """The shortest exact text of a quantity with binary suffixes; :func:`parse_quantity` reads it back."""
+    if resource_type == VCORE:
+        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
+    power = 0
+    while value and value % 1024 == 0 and power < len(_BINARY) - 1:
+        value, power = value // 1024, power + 1
+    return f"{value}{_BINARY[power]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +127,65 @@ class QueueConfig:
     limits: tuple[LimitConfig, ...] = ()
 
 
+# Characters that make a filter's only entry a regular expression: names have none of them, but for a $ at the end.
+_EXPRESSION = re.compile(r"[\^$*+?()\[{}|]")
+
+
+def is_expression(names: tuple[str, ...]) -> bool:
+    """Whether a filter's list is one regular expression, not names."""
+    return len(names) == 1 and _EXPRESSION.search(names[0]) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class FilterConfig:
     """Whom a placement rule concerns (§2.5).
 
+    Raises patterns.InvalidPattern when made of an expression that is none.
+
     :param deny: the listed are refused and all others let in; else the other way round.
-    :param users: names, or one regular expression; empty: not said.
+    :param users: names, or one regular expression; empty: not said. What is no name in a list of several is nobody.
     """
 
     deny: bool = False
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    # Made of the two once: expressions compiled, names in sets.
+    _users: Pattern | frozenset[str] = field(init=False, repr=False, compare=False)
+    _groups: Pattern | frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_users", _matcher(self.users, acl.USER_NAME))
+        object.__setattr__(self, "_groups", _matcher(self.groups, acl.GROUP_NAME))
+
+    def lets_in(self, user: str, groups: Iterable[str]) -> bool:
+        """Whether the rule is for this user."""
+        if not self.users and not self.groups:
+            return not self.deny
+        listed = _is_listed(user, self._users) or any(_is_listed(group, self._groups) for group in groups)
+        return listed != self.deny
+
+
+def _matcher(names: tuple[str, ...], name_rule: re.Pattern[str]) -> Pattern | frozenset[str]:
+    if is_expression(names):
+        return compile_pattern(names[0])
+    return frozenset(name for name in names if name_rule.match(name))
+
+
+def _is_listed(name: str, matcher: Pattern | frozenset[str]) -> bool:
+    return matcher.search(name) if isinstance(matcher, Pattern) else name in matcher
+
+
+# The rules that a configuration may name. (One more, for recovery, is always the last and needs no naming.)
+RULES = ("provided", "user", "fixed", "tag", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRuleConfig:
     """One placement rule, in its list's order.
 
+    :param name: lower case, one of RULES.
+    :param create: queues that are not there may be made.
+    :param value: of ``fixed`` the queue, of ``tag`` the tag's name.
     :param parent: the rule that names the queue above; None: root.
     """
 
@@ -194,6 +253,22 @@ class ClusterConfig:
     partitions: tuple[PartitionConfig, ...]
 
 
+def types_named(partition: PartitionConfig) -> list[str]:
+    """The resource types that a partition's configuration names, each once, in order of appearance."""
+    found: dict[str, None] = {name: None for name, weight in partition.node_sort_weights.items() if weight > 0}
+    _collect_types(partition.root, found)
+    return list(found)
+
+
+def _collect_types(queue: QueueConfig, found: dict[str, None]) -> None:
+    template = queue.child_template or ChildTemplateConfig()
+    maps = (queue.guaranteed, queue.maximum, template.guaranteed, template.maximum)
+    for named in (*maps, *(limit.max_resources for limit in queue.limits)):
+        found.update(dict.fromkeys(named or ()))
+    for child in queue.queues:
+        _collect_types(child, found)
+
+
 # What an RM gets that registers with an empty configuration. As the real core's (tag rule on the namespace, open root),
 # with one rule more: an RM without namespaces may name its queue.
 DEFAULT_CONFIG = ClusterConfig(
@@ -213,3 +288,64 @@ DEFAULT_CONFIG = ClusterConfig(
 def partition_name(text: str) -> str:
     """An RM's or configuration's partition name in its one spelling: '' and any case of 'default' are the default."""
     return DEFAULT_PARTITION if text.lower() in ("", DEFAULT_PARTITION) else text
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveQueue:
+    """A configured queue with what holds for it from all that is above and below.
+
+    :ivar path: lower case, from root.
+    :ivar guaranteed: its own; without one, the sum of its children's.
+    :ivar maximum: by type name, the least on the path from root.
+    :ivar max_applications: the least on the path; 0: unlimited.
+    :ivar child_template: its own or the nearest ancestor's.
+    """
+
+    config: QueueConfig
+    path: str
+    leaf: bool
+    guaranteed: dict[str, int]
+    maximum: dict[str, int]
+    max_applications: int
+    child_template: ChildTemplateConfig | None
+
+
+def effective_queues(root: QueueConfig) -> Iterator[EffectiveQueue]:
+    """Every queue of a partition, parents before their children, in the configuration's order."""
+    yield from _effective(root, None)
+
+
+def _effective(config: QueueConfig, above: EffectiveQueue | None) -> Iterator[EffectiveQueue]:
+    maximum = dict(above.maximum) if above is not None else {}
+    for name, most in set_quantities(config.maximum).items():
+        maximum[name] = min(most, maximum.get(name, most))
+    counts = [count for count in (config.max_applications, above.max_applications if above else 0) if count]
+    queue = EffectiveQueue(
+        config,
+        config.name.lower() if above is None else f"{above.path}.{config.name.lower()}",
+        above is not None and not config.queues and not config.parent,
+        effective_guaranteed(config),
+        maximum,
+        min(counts, default=0),
+        config.child_template or (above.child_template if above is not None else None),
+    )
+    yield queue
+    for child in config.queues:
+        yield from _effective(child, queue)
+
+
+def effective_guaranteed(config: QueueConfig) -> dict[str, int]:
+    """A queue's own guaranteed resources; without, the sum of its children's (core-features §2.1)."""
+    own = set_quantities(config.guaranteed)
+    if own:
+        return dict(own)
+    total: dict[str, int] = {}
+    for child in config.queues:
+        for name, least in effective_guaranteed(child).items():
+            total[name] = total.get(name, 0) + least
+    return total
+
+
+def set_quantities(quantities: dict[str, int] | None) -> dict[str, int]:
+    """Quantities that are set: all-zero ones are "not set" (core-features §2.1)."""
+    return quantities if quantities and any(quantities.values()) else {}

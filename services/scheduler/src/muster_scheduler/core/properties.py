@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from muster_scheduler.core.resources import INT64_MAX
+
 SECOND_NS = 1_000_000_000
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 _UINT64_MAX = (1 << 64) - 1
@@ -64,16 +66,15 @@ class QueuePolicy:
 
 def parse_duration_ns(text: str) -> int:
     """A Go duration (``1h30m``, ``500ms``) in nanoseconds. Raises ValueError."""
-    body = text[1:] if text[:1] in "+-" else text
+    body = text[1:] if text[:1] in ("+", "-") else text
     if body == "0":
         return 0
-    if len(text) > _DURATION_CHARACTERS_MAX or (not body.isascii() and not re.search("[µμ]s", body)):
-        raise ValueError(text)
-    if not re.fullmatch(f"(?:{_DURATION.pattern})+", body):
-        raise ValueError(text)
+    short = len(text) <= _DURATION_CHARACTERS_MAX and (body.isascii() or re.search("[µμ]s", body))
+    if not short or not re.fullmatch(f"(?:{_DURATION.pattern})+", body, re.ASCII):
+        raise ValueError(f"invalid duration {text[:_DURATION_CHARACTERS_MAX]!r}")
     total = sum(round(float(amount) * _UNITS_NS[unit]) for amount, unit in _PART.findall(body))
-    if total > (1 << 63) - 1:
-        raise ValueError(text)
+    if total > INT64_MAX:
+        raise ValueError(f"invalid duration {text!r}: over {INT64_MAX} ns")
     return -total if text[0] == "-" else total
 
 
@@ -112,10 +113,17 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
+    """One property. ``default`` as it would be written; ``note``: why it is without effect here, if it is."""
+
     parse: Callable[[str], object]
     expected: str
+    default: str
     field: str = ""
     made: Callable[[object], object] = lambda value: value
+    note: str = ""
+
+
+_NO_RETRIES = "asks that cannot fit are not tried again and again here: they wait until what they lack is there"
 
 
 # One table: what is possible, in what words it is asked for, what it becomes.
@@ -123,39 +131,49 @@ KEYS: dict[str, _Key] = {
     "application.sort.policy": _Key(
         _one_of("fifo", "fair", "stateaware", any_case=False),
         "fifo or fair",
+        "fifo",
         "fair_apps",
         lambda value: value == "fair",
     ),
     "application.sort.priority": _Key(
         _one_of("enabled", "disabled", any_case=False),
         "enabled or disabled",
+        "enabled",
         "priority_first",
         lambda value: value == "enabled",
     ),
-    # Read and shown; without effect, as asks that cannot fit are not tried again and again here (docs/differences.md).
-    "application.unschedasks.backoff": _Key(_integer(0, _UINT64_MAX), "a whole number from 0 on"),
-    "application.unschedasks.backoff.delay": _Key(_positive_duration, "a duration above 0, such as 30s"),
+    "application.unschedasks.backoff": _Key(
+        _integer(0, _UINT64_MAX), "a whole number from 0 on", "0", note=_NO_RETRIES
+    ),
+    "application.unschedasks.backoff.delay": _Key(
+        _positive_duration, "a duration above 0, such as 30s", "30s", note=_NO_RETRIES
+    ),
     "priority.policy": _Key(
         _one_of("default", "fence", any_case=True),
         "default or fence",
+        "default",
         "priority_fence",
         lambda value: value == "fence",
     ),
-    "priority.offset": _Key(_integer(INT32_MIN, INT32_MAX), "a 32-bit integer", "priority_offset"),
+    "priority.offset": _Key(_integer(INT32_MIN, INT32_MAX), "a 32-bit integer", "0", "priority_offset"),
     "preemption.policy": _Key(
         _one_of(*PreemptionPolicy, any_case=True),
         "default, fence or disabled",
+        "default",
         "preemption",
         lambda value: PreemptionPolicy(str(value)),
     ),
-    "preemption.delay": _Key(_positive_duration, "a duration above 0, such as 30s", "preemption_delay_ns"),
+    "preemption.delay": _Key(_positive_duration, "a duration above 0, such as 30s", "30s", "preemption_delay_ns"),
     "preemption.priority": _Key(
         _one_of("enabled", "disabled", any_case=True),
         "enabled or disabled",
+        "enabled",
         "preempts_by_priority",
         lambda value: value == "enabled",
     ),
-    "quota.preemption.delay": _Key(_duration_from_zero, "a duration such as 5m; 0 is off", "quota_preemption_delay_ns"),
+    "quota.preemption.delay": _Key(
+        _duration_from_zero, "a duration such as 5m; 0 is off", "0", "quota_preemption_delay_ns"
+    ),
 }
 
 

@@ -183,10 +183,11 @@ class Life:
                     q.max_applications and q.running_applications >= q.max_applications for q in app.queue.ancestry
                 ):
                     continue
-                if any(q.allocated[n] + v > q.limit[n] for q in app.queue.line for n, v in items):
+                if any(ledger.allocated[n] + v > ledger.limit[n] for ledger in app.bounds for n, v in items):
                     continue
                 for node in partition.nodes.values():
-                    fits = node.schedulable and all(v <= node.available[n] for n, v in items)
+                    usable = node.schedulable and (not node.reservations or waiting.reserved is node)
+                    fits = usable and all(v <= node.available[n] for n, v in items)
                     assert not fits, f"{waiting.key} of {app} fits on {node} and was left pending"
 
     def refolded(self) -> StateFolder:

@@ -324,7 +324,7 @@ def test_what_a_budget_leaves_over_the_next_ticks_decide() -> None:
         steps.append(len(rig.keys("new")) - before)
     assert steps == [3, 3, 1]
     assert rig.keys("new") == [f"k{n}" for n in range(10)]
-    assert rig.machine.next_deadline_ns() is None
+    assert (rig.machine.next_deadline_ns() or 0) > rig.now_ns  # those without room have their rights later
     assert rig.tick() == []
 
 

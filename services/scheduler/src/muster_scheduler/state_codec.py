@@ -9,10 +9,20 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, Waitlist
+from muster_scheduler.core.objects import (
+    Allocation,
+    Application,
+    Ask,
+    Demand,
+    Node,
+    Preempted,
+    PreemptionRule,
+    Queue,
+    Waitlist,
+)
 from muster_scheduler.core.outcome import Primary
 from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, QueueState
 
@@ -28,7 +38,8 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
         case Ask():
             return state_key(rm_id, ASK, partition, what.app.app_id, what.key)
         case Waitlist():
-            return state_key(rm_id, WHY, partition, what.leaf.path, what.shape.name)
+            special = (what.user, what.user_group, what.required_node)
+            return state_key(rm_id, WHY, partition, what.leaf.path, what.shape.name, *(special if any(special) else ()))
         case Application():
             return state_key(rm_id, APP, partition, what.app_id)
         case Node():
@@ -79,7 +90,7 @@ def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> N
         case "ask":
             fold.drop_ask(partition, parts[0], parts[1])
         case "why":
-            fold.drop_reason(partition, parts[0], parts[1])
+            fold.drop_reason(partition, *parts)
         case "app":
             fold.drop_application(partition, parts[0])
         case "node":
@@ -95,23 +106,23 @@ def _quantities(values: Mapping[str, int] | None) -> pb.Quantities | None:
     return None if values is None else pb.Quantities(values={name: saturated(value) for name, value in values.items()})
 
 
-def _demand(partition: str, app_id: str, what: Ask | Allocation) -> pb.Demand:
+def _demand(partition: str, app_id: str, demand: Demand) -> pb.Demand:
     return pb.Demand(
-        allocation_key=what.key,
+        allocation_key=demand.key,
         application_id=app_id,
         partition=partition,
-        resource=_shape(what.shape),
-        priority=what.priority,
-        tags=what.tags,
-        task_group=what.task_group,
-        placeholder=what.placeholder,
-        originator=what.originator,
-        allow_preempt_self=what.allow_preempt_self,
-        allow_preempt_other=what.allow_preempt_other,
-        has_preemption_policy=what.has_preemption_policy,
-        execution_timeout_ms=what.execution_timeout_ms,
-        submission=what.submission,
-        created_ns=what.created_ns,
+        resource=_shape(demand.shape),
+        priority=demand.priority,
+        tags=demand.tags,
+        task_group=demand.task_group,
+        placeholder=demand.placeholder,
+        originator=demand.originator,
+        allow_preempt_self=demand.allow_preempt_self,
+        allow_preempt_other=demand.allow_preempt_other,
+        has_preemption_policy=demand.has_preemption_policy,
+        execution_timeout_ms=demand.execution_timeout_ms,
+        submission=demand.submission,
+        created_ns=demand.created_ns,
     )
 
 
@@ -121,22 +132,42 @@ def _shape(shape: Shape) -> pb.Quantities:
 
 def _allocation(partition: str, what: Allocation) -> bytes:
     return pb.AllocationObject(
-        demand=_demand(partition, what.app_id, what),
+        demand=_demand(partition, what.app_id, what.demand),
         node_id=what.node_id,
         uuid=what.uuid,
         allocated_ns=what.allocated_ns,
         foreign=what.foreign,
-        previous_generation=what.previous_generation,
+        previous_generation=what.demand.previous_generation,
         ordinal=what.ordinal,
+        preempted=None if what.preempted is None else _preempted(what.preempted),
+        timed_out=what.timed_out,
     ).SerializeToString(deterministic=True)
+
+
+def _preempted(why: Preempted) -> pb.PreemptedObject:
+    return pb.PreemptedObject(
+        rule=why.rule,
+        application_id=why.app_id,
+        allocation_key=why.key,
+        queue=why.queue,
+        since_ns=why.since_ns,
+        victim_share_before=why.victim_share_before,
+        victim_share_after=why.victim_share_after,
+        asker_share_before=why.asker_share_before,
+        asker_share_after=why.asker_share_after,
+    )
 
 
 def _ask(partition: str, what: Ask) -> bytes:
     return pb.AskObject(
-        demand=_demand(partition, what.app.app_id, what),
+        demand=_demand(partition, what.app.app_id, what.demand),
         pending=what.pending,
         allocated=what.allocated,
-        previous_generation=what.previous_generation,
+        previous_generation=what.demand.previous_generation,
+        reserved_node=what.reserved.node_id if what.reserved is not None else "",
+        reserved_ns=what.reserved_ns,
+        preempts=what.preempts,
+        scaled_up=what.scaled_up,
     ).SerializeToString(deterministic=True)
 
 
@@ -145,6 +176,7 @@ def _waitlist(partition: str, what: Waitlist) -> bytes:
     recorded = _reason(what.reason)
     recorded.partition, recorded.leaf = partition, what.leaf.path
     recorded.resource.CopyFrom(_shape(what.shape))
+    recorded.user, recorded.user_group, recorded.required_node = what.user, what.user_group, what.required_node
     return recorded.SerializeToString(deterministic=True)
 
 
@@ -159,6 +191,12 @@ def _reason(reason: Reason) -> pb.ReasonObject:
         free=saturated(reason.free),
         message=reason.sentence(),
         since_ns=reason.since_ns,
+        who=reason.who,
+        node=reason.node,
+        nodes=reason.nodes,
+        reserved=reason.reserved,
+        lacking=[pb.Lacking(resource_type=name, nodes=count) for name, count in reason.lacking],
+        preemption=reason.preemption or "",
     )
 
 
@@ -214,6 +252,7 @@ def _queue(partition: str, what: Queue) -> bytes:
         max_applications=what.max_applications,
         has_guaranteed=what.guaranteed is not None,
         has_max=what.maximum is not None,
+        quota_ns=what.quota_ns,
     ).SerializeToString(deterministic=True)
 
 
@@ -257,6 +296,22 @@ def _fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> Non
         created_ns=demand.created_ns,
         allocated_ns=recorded.allocated_ns,
         foreign=recorded.foreign,
+        preempted=_preempted_of(recorded.preempted) if recorded.HasField("preempted") else None,
+        timed_out=recorded.timed_out,
+    )
+
+
+def _preempted_of(recorded: pb.PreemptedObject) -> Preempted:
+    return Preempted(
+        PreemptionRule(recorded.rule),
+        recorded.application_id,
+        recorded.allocation_key,
+        recorded.queue,
+        recorded.since_ns,
+        recorded.victim_share_before,
+        recorded.victim_share_after,
+        recorded.asker_share_before,
+        recorded.asker_share_after,
     )
 
 
@@ -269,11 +324,21 @@ def _fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
         allocated=recorded.allocated,
         submission=demand.submission,
         created_ns=demand.created_ns,
+        reserved_node=recorded.reserved_node,
+        reserved_ns=recorded.reserved_ns,
+        preempts=recorded.preempts,
+        scaled_up=recorded.scaled_up,
     )
 
 
 def _fold_reason(partition: Partition, recorded: pb.ReasonObject) -> None:
-    fold.fold_reason(partition, recorded.leaf, dict(recorded.resource.values), _reason_of(recorded))
+    fold.fold_reason(
+        partition,
+        recorded.leaf,
+        dict(recorded.resource.values),
+        (recorded.user, recorded.user_group, recorded.required_node),
+        _reason_of(recorded),
+    )
 
 
 def _reason_of(recorded: pb.ReasonObject) -> Reason:
@@ -286,6 +351,12 @@ def _reason_of(recorded: pb.ReasonObject) -> Reason:
         recorded.limit,
         recorded.free,
         recorded.since_ns,
+        recorded.who,
+        recorded.node,
+        recorded.nodes,
+        recorded.reserved,
+        tuple((lacking.resource_type, lacking.nodes) for lacking in recorded.lacking),
+        PreemptionNo(recorded.preemption) if recorded.preemption else None,
     )
 
 
@@ -341,5 +412,6 @@ def _fold_queue(partition: Partition, recorded: pb.QueueObject) -> None:
             dict(recorded.max.values) if recorded.has_max else None,
             recorded.max_applications,
             dict(recorded.properties),
+            recorded.quota_ns,
         ),
     )

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core.node_index import NodeKey
-from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Figures, Node, Queue, unique_key
+from muster_scheduler.core.objects import (
+    Allocation,
+    Application,
+    Ask,
+    AskGroup,
+    Ledger,
+    Node,
+    Tracker,
+    unique_key,
+)
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, fits
@@ -24,8 +33,9 @@ class Cycle:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._waiting = partition.waiting
-        self._figures = Figures()
         self._explained_version = -1
+        # Kept-free nodes with room, whose asks are held back by a limit.
+        self._held_back: dict[Node, None] = {}
 
     def run(self, out: Outcome, now_ns: int, budget: int) -> int:
         """Makes up to ``budget`` allocations; gives how many. Fewer means: nothing more fits now."""
@@ -38,7 +48,7 @@ class Cycle:
             partition.measure_fair_max()
         # 2. Who waits for what has gained is tried again.
         self._waiting.wake()
-        made = 0
+        made = self._place_reserved(out, now_ns, budget)
         root = partition.root
         while made < budget:
             # 3. The best leaf: from root down, the first child in its parent's order.
@@ -53,11 +63,11 @@ class Cycle:
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
             # 5. Limits first, then a node; a "no" parks the group with its reason.
-            if self._park_over_limit(queue, app, group, out, now_ns):
+            if self._park_over_limit(app, group, out, now_ns):
                 continue
-            node = self._find_node(group.shape)
+            node = self._node_for(ask, group)
             if node is None:
-                self._waiting.park(group, self._waiting.no_node, self._node_reason(group.shape), out, now_ns)
+                self._park_without_node(group, out, now_ns)
                 continue
             # 6. The allocation, on all books.
             self._allocate(ask, group, node, out, now_ns)
@@ -65,14 +75,67 @@ class Cycle:
         # 7. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
         if made < budget:
             self._waiting.land(out)
-            # 8. Other nodes may mean another "no", even where they do not mean a "yes".
-            if self._explained_version != partition.capacity_version:
-                self._explained_version = partition.capacity_version
-                for shape, lists in self._waiting.no_node.items():
-                    reason = self._node_reason(shape)
-                    for waitlist in lists:
-                        self._waiting.note(waitlist, reason, out, now_ns)
+        # 8. Those who have waited long come to their rights: a node kept free, the preemption of others.
+        partition.claims.parked(now_ns)
+        partition.claims.run(out, now_ns)
+        # 9. Other nodes may mean another "no", even where they do not mean a "yes".
+        if self._explained_version != partition.capacity_version:
+            self._explained_version = partition.capacity_version
+            for shape, lists in self._waiting.no_node.items():
+                reason = partition.figures.reason(shape)
+                for waitlist in lists:
+                    self._waiting.note(waitlist, reason, out, now_ns)
         return made
+
+    def _place_reserved(self, out: Outcome, now_ns: int, budget: int) -> int:
+        """Nodes that gained while they are kept free: those for whom they are come first."""
+        made = 0
+        gained, self._held_back = {**self._held_back, **dict.fromkeys(self._waiting.gained_reserved)}, {}
+        self._waiting.gained_reserved = []
+        for node in gained:
+            for ask in list(node.reservations):
+                group = ask.group
+                if group is None or not fits(ask.shape.items, node.available):
+                    continue
+                if made < budget and not self._hold_back(ask, group, out, now_ns):
+                    self._allocate(ask, group, node, out, now_ns)
+                    made += 1
+                else:
+                    self._held_back[node] = None
+        return made
+
+    def _hold_back(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+        """Whether a limit stands against an ask whose node has room; if it is first in line, its list waits there."""
+        app = ask.app
+        if not app.counted and self._full_ledger(app) is not None:
+            return True
+        over = self.over_limit(app, ask.demand.shape)
+        if over is None:
+            return False
+        waitlist = app.queue.waitlists.get(group.wait_key)
+        if waitlist is not None and waitlist.groups and waitlist.groups[0][-1] is group and group.head() is ask:
+            waitlist.register(over[0].blocked)
+            self._waiting.note(waitlist, self._limit_reason(*over), out, now_ns)
+        return True
+
+    def _node_for(self, ask: Ask, group: AskGroup) -> Node | None:
+        items = group.shape.items
+        if group.required_node:
+            # A daemon's node takes it even while it is draining, or kept free for others than daemons.
+            node = self._partition.nodes.get(group.required_node)
+            return node if node is not None and fits(items, node.available) else None
+        reserved = ask.reserved
+        if reserved is not None and reserved.schedulable and fits(items, reserved.available):
+            return reserved
+        return self._find_node(group.shape)
+
+    def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
+        waiting = self._waiting
+        if group.required_node:
+            place = waiting.required.setdefault(group.required_node, {})
+            waiting.park(group, place, self._required_node_reason(group), out, now_ns)
+        else:
+            waiting.park(group, waiting.no_node, self._partition.figures.reason(group.shape), out, now_ns)
 
     def _find_node(self, shape: Shape) -> Node | None:
         waiting = self._waiting
@@ -92,41 +155,31 @@ class Cycle:
 
     def _allocate(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
         partition = self._partition
-        app, shape = ask.app, ask.shape
-        queue = app.queue
+        app, demand = ask.app, ask.demand
+        shape, queue = demand.shape, app.queue
+        if ask.reserved is not None:
+            partition.unreserve(ask, out, now_ns)
         ordinal = ask.allocated
         ask.allocated = ordinal + 1
         allocation = Allocation(
             app,
-            ask.key,
+            demand,
             node.node_id,
-            shape,
-            ask.priority,
-            ask.submission,
-            ask.created_ns,
             now_ns,
-            ask.tags,
             ordinal,
-            f"{ask.submission:x}-{ordinal}" if ask.previous_generation else "",
-            ask.task_group,
-            ask.placeholder,
-            ask.originator,
-            ask.allow_preempt_self,
-            ask.allow_preempt_other,
-            ask.has_preemption_policy,
-            ask.execution_timeout_ms,
-            ask.previous_generation,
+            f"{demand.submission:x}-{ordinal}" if demand.previous_generation else "",
         )
         # Inlined booking (as in `hold` and `add_pending`): this is the hottest path of all.
         partition.allocations_count += 1
+        partition.version += 1
         if ordinal or allocation.uuid:
             app.book(allocation)
-        key = unique_key(ask.key, ordinal)
+        key = unique_key(demand.key, ordinal)
         app.allocations[key] = allocation
         node.allocations[(app.app_id, key)] = allocation
         node_allocated, available = node.allocated, node.available
         app_allocated, app_pending = app.allocated, app.pending
-        ancestry = queue.ancestry
+        ancestry, trackers = queue.ancestry, app.trackers
         for number, value in shape.items:
             node_allocated[number] += value
             available[number] -= value
@@ -135,7 +188,11 @@ class Cycle:
             for q in ancestry:
                 q.allocated[number] += value
                 q.pending[number] -= value
-        partition.index.move(node, partition.score(node))
+            for tracker in trackers:
+                tracker.allocated[number] += value
+        partition.figures.changed(node)
+        if node.index_key is not None:  # else it is draining, or kept free
+            partition.index.move(node, partition.score(node))
         out.touch(allocation, partition.name)
         if app.state is not AppState.RUNNING:
             partition.started(app, out, now_ns)
@@ -144,60 +201,67 @@ class Cycle:
         if ask.pending:
             out.touch(ask, partition.name)
         else:
-            partition.drop_ask(ask, out)
+            partition.drop_ask(ask, out, now_ns)
         if queue.fair_apps:
             self._waiting.rekey_parked(app)
         self._waiting.refresh_app(app)
         self._waiting.refresh(queue)
         if group.asks:  # else drop_ask woke the next
-            self._waiting.wake_next(queue, shape)
+            self._waiting.wake_next(group)
 
     # ---- limits and reasons ----------------------------------------------------------------------------------------
 
-    def _park_over_limit(self, leaf: Queue, app: Application, group: AskGroup, out: Outcome, now_ns: int) -> bool:
-        """Parks the group (or the application) when a queue's limit stands against it; says whether."""
-        partition = self._partition
+    def _park_over_limit(self, app: Application, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+        """Parks the group (or the application) when a limit stands against it; says whether."""
         if not app.counted:
-            for queue in leaf.ancestry:
-                if queue.max_applications and queue.running_applications >= queue.max_applications:
-                    self._waiting.wait_to_run(app, queue, out, now_ns)
-                    return True
-        items = group.shape.items
-        for queue in leaf.line:
-            used, limit = queue.allocated, queue.limit
+            full = self._full_ledger(app)
+            if full is not None:
+                self._waiting.wait_to_run(app, full, out, now_ns)
+                return True
+        over = self.over_limit(app, group.shape)
+        if over is None:
+            return False
+        self._waiting.park(group, over[0].blocked, self._limit_reason(*over), out, now_ns)
+        return True
+
+    def _limit_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
+        code = ReasonCode.QUEUE_MAX
+        if isinstance(ledger, Tracker):
+            code = ReasonCode.GROUP_LIMIT if ledger.group else ReasonCode.USER_LIMIT
+        name = self._partition.types.names[number]
+        return Reason(code, ledger.path, name, value, ledger.allocated[number], ledger.limit[number], who=ledger.who)
+
+    def _full_ledger(self, app: Application) -> Ledger | None:
+        """Who runs as many applications as it may: user and group first, then the queues from the leaf up."""
+        for ledger in app.ledgers:
+            if ledger.max_applications and ledger.running_applications >= ledger.max_applications:
+                return ledger
+        return None
+
+    def over_limit(self, app: Application, shape: Shape) -> tuple[Ledger, int, int] | None:
+        """The first limit that one more of the shape would go over: whose, which type, how much it asks."""
+        items = shape.items
+        for ledger in app.bounds:
+            used, limit = ledger.allocated, ledger.limit
             for number, value in items:
                 if used[number] + value > limit[number]:
-                    reason = Reason(
-                        ReasonCode.QUEUE_MAX,
-                        queue.path,
-                        partition.types.names[number],
-                        value,
-                        used[number],
-                        limit[number],
-                    )
-                    self._waiting.park(group, queue.blocked, reason, out, now_ns)
-                    return True
-        return False
+                    return ledger, number, value
+        return None
 
-    def _node_reason(self, shape: Shape) -> Reason:
-        partition = self._partition
-        if not partition.index.count:
-            return Reason(ReasonCode.NO_NODES)
-        figures, size = self._figures, len(partition.types.names)
-        if figures.free_version != partition.index.version or len(figures.largest_free) < size:
-            figures.free_version = partition.index.version
-            figures.largest_free = partition.index.largest_free(size)
-        if figures.capacity_version != partition.capacity_version or len(figures.largest_capacity) < size:
-            figures.capacity_version = partition.capacity_version
-            figures.largest_capacity = [
-                max(column) for column in zip(*(node.capacity for node in partition.index), strict=True)
-            ]
-        names = partition.types.names
-        short: Reason | None = None
-        for number, value in shape.items:
-            free, largest = figures.largest_free[number], figures.largest_capacity[number]
-            if value > largest:
-                return Reason(ReasonCode.LARGER_THAN_ANY_NODE, "", names[number], value, limit=largest, free=free)
-            if short is None and value > free:
-                short = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", names[number], value, limit=largest, free=free)
-        return short or Reason(ReasonCode.FREE_RESOURCES_SCATTERED)
+    def _required_node_reason(self, group: AskGroup) -> Reason:
+        node = self._partition.nodes.get(group.required_node)
+        if node is None:
+            return Reason(ReasonCode.REQUIRED_NODE_UNKNOWN, node=group.required_node)
+        names = self._partition.types.names
+        for number, value in group.shape.items:
+            if value > node.available[number]:
+                return Reason(
+                    ReasonCode.REQUIRED_NODE_FULL,
+                    "",
+                    names[number],
+                    value,
+                    limit=node.capacity[number],
+                    free=node.available[number],
+                    node=node.node_id,
+                )
+        raise AssertionError(f"{group} fits on {node}")

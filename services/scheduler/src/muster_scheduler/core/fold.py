@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.objects import Application, AskGroup, Node, Queue, Waitlist, unique_key
+from muster_scheduler.core.objects import (
+    Application,
+    Ask,
+    Node,
+    Preempted,
+    Queue,
+    WaitKey,
+    Waitlist,
+    unique_key,
+)
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape
@@ -56,6 +65,7 @@ class FoldedQueue:
     maximum: dict[str, int] | None = None
     max_applications: int = 0
     properties: dict[str, str] = field(default_factory=dict)
+    quota_ns: int = 0
 
 
 def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
@@ -75,6 +85,9 @@ def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
     queue.max_applications = folded.max_applications
     queue.set_limits(folded.guaranteed, folded.maximum)
     partition.set_properties(queue, folded.properties)
+    if not queue.managed and not queue.leaf and queue.parent is not None:
+        queue.template = queue.parent.template
+    queue.quota_ns = folded.quota_ns
     queue.published = True
     return queue
 
@@ -120,6 +133,8 @@ def drop_node(partition: Partition, node_id: str) -> None:
     if node is not None:
         for allocation in [*node.allocations.values(), *node.foreign.values()]:
             partition.unhold(allocation)
+        for ask in list(node.reservations):
+            _unreserve(ask)
         partition.remove_node(node)
 
 
@@ -145,15 +160,15 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     running = folded.state is AppState.RUNNING
     if running != app.counted:
         app.counted = running
-        for queue in app.queue.ancestry:
-            queue.running_applications += 1 if running else -1
+        for ledger in app.ledgers:
+            ledger.running_applications += 1 if running else -1
     app.state = folded.state
     app.story = folded.story
     app.submitted_ns = folded.submitted_ns
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
-    if app.state in APP_TERMINAL:
-        app.queue.applications.pop(app.app_id, None)
+    if app.state in APP_TERMINAL and app.queue.applications.pop(app.app_id, None) is not None:
+        partition.limits.leave(app)
     if folded.deadline_ns != app.deadline_ns:
         app.deadline_ns = folded.deadline_ns
         if folded.deadline_ns:
@@ -172,13 +187,24 @@ def drop_application(partition: Partition, app_id: str) -> None:
     for allocation in list(app.allocations.values()):
         partition.unhold(allocation)
     if app.counted:
-        for queue in app.queue.ancestry:
-            queue.running_applications -= 1
+        app.counted = False
+        for ledger in app.ledgers:
+            ledger.running_applications -= 1
     partition.forget_application(app)
 
 
 def fold_ask(
-    partition: Partition, item: AskItem, *, pending: int, allocated: int, submission: int, created_ns: int
+    partition: Partition,
+    item: AskItem,
+    *,
+    pending: int,
+    allocated: int,
+    submission: int,
+    created_ns: int,
+    reserved_node: str = "",
+    reserved_ns: int = 0,
+    preempts: bool = False,
+    scaled_up: bool = False,
 ) -> None:
     """Takes a recorded ask. One of an application that is not there any more is ignored."""
     drop_ask(partition, item.app_id, item.key)
@@ -186,11 +212,17 @@ def fold_ask(
     if app is None:
         return
     shape = partition.types.shape(item.quantities)
-    ask = partition.ask_of(item, app, shape, submission, created_ns)
-    ask.created_ns, ask.pending, ask.allocated, ask.published = created_ns, pending, allocated, True
+    demand = partition.demand_of(item, shape, submission, created_ns)
+    demand.created_ns = created_ns
+    ask = Ask(app, demand, pending, allocated)
+    ask.preempts, ask.scaled_up, ask.published = preempts, scaled_up, True
     app.asks[ask.key] = ask
     partition.add_pending(app, shape.items, pending)
-    _group(app, ask.shape, ask.priority).push(ask)
+    partition.group_of(ask).push(ask)
+    node = partition.nodes.get(reserved_node) if reserved_node else None
+    if node is not None:
+        ask.reserved, ask.reserved_ns = node, reserved_ns
+        node.reservations[ask] = None
 
 
 def drop_ask(partition: Partition, app_id: str, key: str) -> None:
@@ -201,11 +233,18 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
         return
     partition.add_pending(app, ask.shape.items, -ask.pending)
     ask.gone = True
+    _unreserve(ask)
     group = ask.group
     if group is not None:
         group.pull(ask)
         if not group.asks:
-            del app.groups[group.shape, group.priority]
+            del app.groups[group.key]
+
+
+def _unreserve(ask: Ask) -> None:
+    if ask.reserved is not None:
+        del ask.reserved.reservations[ask]
+        ask.reserved, ask.reserved_ns = None, 0
 
 
 def fold_allocation(
@@ -217,6 +256,8 @@ def fold_allocation(
     created_ns: int,
     allocated_ns: int,
     foreign: bool,
+    preempted: Preempted | None = None,
+    timed_out: bool = False,
 ) -> None:
     """Takes a recorded allocation."""
     drop_allocation(partition, "" if foreign else item.app_id, unique_key(item.key, ordinal))
@@ -225,7 +266,9 @@ def fold_allocation(
         return
     shape = partition.types.shape(item.quantities)
     allocation = partition.allocation_of(item, app, shape, submission, allocated_ns)
-    allocation.ordinal, allocation.created_ns, allocation.published = ordinal, created_ns, True
+    allocation.demand.created_ns = created_ns
+    allocation.ordinal, allocation.published = ordinal, True
+    allocation.preempted, allocation.timed_out = preempted, timed_out
     partition.hold(allocation, partition.nodes.get(item.node_id))
 
 
@@ -240,29 +283,39 @@ def drop_allocation(partition: Partition, app_id: str, unique: str) -> None:
         partition.unhold(old)
 
 
-def fold_reason(partition: Partition, leaf: str, quantities: Mapping[str, int], reason: Reason) -> None:
-    """Takes a recorded reason of asks of one shape in a leaf."""
+def fold_reason(
+    partition: Partition, leaf: str, quantities: Mapping[str, int], special: tuple[str, str, str], reason: Reason
+) -> None:
+    """Takes a recorded reason of asks in a leaf that wait for the same.
+
+    :param special: the user and the group whose limits hold for them, and the node that is required; each perhaps "".
+    """
     queue = partition.queues.get(leaf)
-    if queue is None:
+    key = _wait_key(partition, queue, partition.types.shape(quantities), *special) if queue is not None else None
+    if queue is None or key is None:
         return
-    shape = partition.types.shape(quantities)
-    waitlist = queue.waitlists.get(shape)
+    waitlist = queue.waitlists.get(key)
     if waitlist is None:
-        queue.waitlists[shape] = waitlist = Waitlist(queue, shape)
+        queue.waitlists[key] = waitlist = Waitlist(queue, key)
     waitlist.reason = reason
+    waitlist.tried = True
     waitlist.published = True
 
 
-def drop_reason(partition: Partition, leaf: str, shape_name: str) -> None:
+def _wait_key(
+    partition: Partition, leaf: Queue, shape: Shape, user: str, group: str, required_node: str
+) -> WaitKey | None:
+    """None: nobody is left whom these limits concern."""
+    trackers = partition.limits.trackers_of(leaf, user, group) if user or group else ()
+    return None if trackers is None else (shape, trackers, required_node)
+
+
+def drop_reason(
+    partition: Partition, leaf: str, shape_name: str, user: str = "", group: str = "", required_node: str = ""
+) -> None:
     """Takes a reason's tombstone, which knows the shape by name only."""
     queue = partition.queues.get(leaf)
-    for shape in list(queue.waitlists) if queue is not None else ():
-        if queue is not None and shape.name == shape_name:
-            del queue.waitlists[shape]
-
-
-def _group(app: Application, shape: Shape, priority: int) -> AskGroup:
-    group = app.groups.get((shape, priority))
-    if group is None:
-        app.groups[(shape, priority)] = group = AskGroup(app, shape, priority)
-    return group
+    about = (shape_name, user, group, required_node)
+    for key, waitlist in list(queue.waitlists.items()) if queue is not None else ():
+        if (key[0].name, waitlist.user, waitlist.user_group, key[2]) == about and queue is not None:
+            del queue.waitlists[key]

@@ -3,7 +3,9 @@ then, and after every recovery. A violation is a defect: better to stop and fold
 
 from __future__ import annotations
 
-from muster_scheduler.core.objects import Application, Queue
+from collections.abc import Iterator
+
+from muster_scheduler.core.objects import Application, Queue, Tracker
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import APP_TERMINAL, AppState
@@ -23,6 +25,7 @@ def check(core: SchedulerCore, *, exhausted: bool = False) -> None:
         _check_nodes(partition)
         _check_queues(partition)
         _check_applications(partition)
+        _check_trackers(partition)
         if exhausted and partition.deciding:
             _check_reasons(partition)
 
@@ -54,8 +57,13 @@ def _check_nodes(partition: Partition) -> None:
             whole = node.capacity[number] - node.allocated[number] - node.occupied[number]
             _must(free == whole, f"{node}: {free} {types.names[number]} available, should be {whole}")
             capacity[number] += node.capacity[number]
-        listed = node.schedulable and partition.searching
-        _must((node.index_key is not None) == listed, f"{node}: in the index, but not schedulable (or not)")
+        listed = node.schedulable and not node.reservations and partition.searching
+        _must((node.index_key is not None) == listed, f"{node}: in the index, but not to be searched (or not)")
+        for ask in node.reservations:
+            _must(ask.reserved is node and not ask.gone, f"{node} is kept free for {ask}, which does not know")
+        daemons = sum(bool(ask.demand.required_node) for ask in node.reservations)
+        _must(daemons in (0, len(node.reservations)), f"{node} is kept free for a daemon and for others")
+        _must(len(node.reservations) <= 1 or daemons > 1, f"{node} is kept free for more than one")
     _must(
         capacity == partition.capacity, f"partition {partition.name}: capacity {partition.capacity}, nodes {capacity}"
     )
@@ -74,6 +82,42 @@ def _check_queues(partition: Partition) -> None:
             running == queue.running_applications,
             f"{queue}: {queue.running_applications} applications running, counted {running}",
         )
+
+        preempting = [0] * len(queue.types.names)
+        for app in _below(queue):
+            for allocation in app.allocations.values():
+                if allocation.preempted is not None:
+                    for number, value in allocation.shape.items:
+                        preempting[number] += value
+        _must(preempting == queue.preempting, f"{queue}: preempting {queue.preempting}, marks sum to {preempting}")
+
+
+def _below(queue: Queue) -> Iterator[Application]:
+    yield from queue.applications.values()
+    for child in queue.children.values():
+        yield from _below(child)
+
+
+def _check_trackers(partition: Partition) -> None:
+    """Users' and groups' ledgers hold what their applications hold."""
+    size = len(partition.types.names)
+    expected: dict[Tracker, tuple[list[int], int, int]] = {}
+    for queue in partition.queues.values():
+        for app in queue.applications.values():
+            _must(app.bounds == (*app.trackers, *queue.line), f"{app} keeps other limits than it counts in")
+            _must(app.ledgers == (*app.trackers, *queue.ancestry), f"{app} counts elsewhere than where it is")
+            for tracker in app.trackers:
+                allocated, running, members = expected.get(tracker, ([0] * size, 0, 0))
+                summed = [held + own for held, own in zip(allocated, app.allocated, strict=True)]
+                expected[tracker] = (summed, running + app.counted, members + 1)
+    found = list(partition.limits)
+    _must(len(found) == len(expected), f"{len(found)} trackers, of which {len(expected)} are in use")
+    for tracker, (allocated, running, members) in expected.items():
+        _must(allocated == tracker.allocated, f"{tracker}: {tracker.allocated}, its applications sum to {allocated}")
+        _must(
+            running == tracker.running_applications, f"{tracker}: {tracker.running_applications} running, not {running}"
+        )
+        _must(members == tracker.applications, f"{tracker}: {tracker.applications} applications, not {members}")
 
 
 def _sums(queue: Queue) -> tuple[list[int], list[int], int]:
@@ -102,6 +146,8 @@ def _check_applications(partition: Partition) -> None:
                 allocated[number] += value
         for ask in app.asks.values():
             _must(ask.pending > 0, f"{app}: ask {ask.key} has nothing pending")
+            if ask.reserved is not None:
+                _must(ask in ask.reserved.reservations, f"{ask} thinks that {ask.reserved} is kept free for it")
             for number, value in ask.shape.items:
                 pending[number] += value * ask.pending
         _must(allocated == app.allocated, f"{app}: allocated {app.allocated}, its allocations sum to {allocated}")

@@ -6,11 +6,14 @@ Plain data with the sums that decisions need. Only ``partition.py`` changes them
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedList
 
+from muster_scheduler.core.config import ChildTemplateConfig
+from muster_scheduler.core.properties import QueuePolicy
 from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector
 from muster_scheduler.core.states import AppState, QueueState
 
@@ -20,54 +23,116 @@ if TYPE_CHECKING:
     from muster_scheduler.core.reasons import Reason
 
 
-class Queue:
+class Ledger:
+    """Something under a limit, with what counts against it: a queue, or a user or group in one.
+
+    :ivar path: of the queue.
+    :ivar who: the user or group; "": it is the queue itself.
+    :ivar allocated: what counts.
+    :ivar limit: as a vector, UNLIMITED where it says nothing.
+    :ivar blocked: the lists that this limit holds back.
+    :ivar max_applications: how many may run; 0: any number.
+    :ivar waiting_apps: applications that this maximum holds back, in order.
+    """
+
+    __slots__ = (
+        "allocated",
+        "blocked",
+        "limit",
+        "max_applications",
+        "path",
+        "running_applications",
+        "types",
+        "waiting_apps",
+        "who",
+    )
+
+    def __init__(self, types: Types, path: str, who: str = "") -> None:
+        self.types = types
+        self.path = path
+        self.who = who
+        self.limit: Vector = types.vector(UNLIMITED)
+        self.allocated: Vector = types.vector()
+        self.blocked: Place = {}
+        self.max_applications = 0
+        self.running_applications = 0
+        self.waiting_apps: Any = SortedList()
+
+    def set_limit(self, maximum: Mapping[int, int] | None) -> None:
+        """Takes a limit by type number."""
+        for index in range(len(self.limit)):
+            self.limit[index] = UNLIMITED
+        for index, value in (maximum or {}).items():
+            self.limit[index] = value
+
+
+class Tracker(Ledger):
+    """What one user, or one group, uses below one queue that limits it (core-features §2.7).
+
+    :ivar group: it is a group's.
+    :ivar applications: how many live applications count here; without any it is forgotten.
+    """
+
+    __slots__ = ("applications", "group")
+
+    def __init__(self, types: Types, path: str, who: str, *, group: bool) -> None:
+        super().__init__(types, path, who)
+        self.group = group
+        self.applications = 0
+
+    def __repr__(self) -> str:
+        return f"Tracker({'group' if self.group else 'user'} {self.who} in {self.path})"
+
+
+class Queue(Ledger):
     """A queue: a parent of queues, or a leaf of applications.
 
     :ivar path: from root, lower case, dots between.
     :ivar ancestry: this queue and its ancestors up to root: where usage is summed.
     :ivar line: the same without root: where limits are checked (root's max is the cluster, which the nodes decide).
-    :ivar guaranteed: by type number; empty: none.
-    :ivar limit: own max as a vector, UNLIMITED where it says nothing.
+    :ivar guaranteed: by type number; None: none.
+    :ivar maximum: own max by type number; None: none.
     :ivar fair_max: by type number, the nearest max on the path from here up, else the cluster's capacity.
+    :ivar preempting: the part of ``allocated`` that was told to go.
+    :ivar policy: what its properties mean.
+    :ivar template: what dynamic leaves below it get.
     :ivar ready: of a parent: (key, child) of the children with something to try, best first.
     :ivar ready_apps: of a leaf: the applications with something to try, best first.
-    :ivar blocked: the lists that this queue's max holds back.
-    :ivar waitlists: of a leaf: by shape, who waits there.
-    :ivar waiting_apps: applications that its maximum of running ones holds back, in order.
+    :ivar lent: where priority does not come first in here: how many of the ready have which (negative) priority.
+    :ivar waitlists: of a leaf: who waits there.
     :ivar ready_key: under which the parent's ``ready`` holds this queue; None: it does not.
+    :ivar quota_ns: when what is above its max will be preempted; 0: never.
     """
 
     def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
+        super().__init__(types, name if parent is None else f"{parent.path}.{name}")
         self.name = name
         self.parent = parent
-        self.path: str = name if parent is None else f"{parent.path}.{name}"
         self.leaf = leaf
         self.managed = managed
         self.state = QueueState.ACTIVE
         self.children: dict[str, Queue] = {}
         self.ancestry: tuple[Queue, ...] = (self,) if parent is None else (self, *parent.ancestry)
         self.line: tuple[Queue, ...] = self.ancestry[:-1]
-        self.types = types
         self.guaranteed: dict[int, int] | None = None
         self.maximum: dict[int, int] | None = None
-        self.limit: Vector = types.vector(UNLIMITED)
         self.fair_max: Vector = types.vector()
-        self.allocated: Vector = types.vector()
         self.pending: Vector = types.vector()
-        self.max_applications = 0
-        self.running_applications = 0
+        self.preempting: Vector = types.vector()
         self.properties: dict[str, str] = {}
-        self.submit_acl = ""
-        self.admin_acl = ""
+        self.policy = QueuePolicy()
         self.fair_apps = False
         self.priority_first = True
+        self.template: ChildTemplateConfig | None = None
+        self.submit_acl = ""
+        self.admin_acl = ""
         self.applications: dict[str, Application] = {}
         self.ready: list[tuple[Any, ...]] = []
         self.ready_apps: Any = SortedList()
+        self.lent: dict[int, int] = {}
         self.ready_key: tuple[Any, ...] | None = None
-        self.blocked: Place = {}
-        self.waitlists: dict[Shape, Waitlist] = {}
-        self.waiting_apps: Any = SortedList()
+        self.waitlists: dict[WaitKey, Waitlist] = {}
+        self.quota_ns = 0
         self.gone = False
         self.published = False
 
@@ -82,10 +147,7 @@ class Queue:
             self.maximum = {number(name): value for name, value in maximum.items()}
         else:
             self.maximum = None
-        for index in range(len(self.limit)):
-            self.limit[index] = UNLIMITED
-        for index, value in (self.maximum or {}).items():
-            self.limit[index] = value
+        self.set_limit(self.maximum)
 
     def by_name(self, items: Mapping[int, int] | None) -> dict[str, int] | None:
         """Quantities by type name."""
@@ -99,7 +161,8 @@ class Node:
     """A node. ``available = capacity - allocated - occupied``; it is negative while a node is over-committed by its RM.
 
     :ivar reported_occupied: NodeInfo.occupiedResource, absolute; foreign allocations come on top in ``occupied``.
-    :ivar index_key: its key in the node index; None: not in it (draining).
+    :ivar index_key: its key in the node index; None: not in it (draining, or reserved).
+    :ivar reservations: the asks that it is kept free for, in order.
     """
 
     __slots__ = (
@@ -116,6 +179,7 @@ class Node:
         "occupied",
         "published",
         "reported_occupied",
+        "reservations",
         "schedulable",
         "submission",
         "types",
@@ -136,6 +200,7 @@ class Node:
         self.allocations: dict[tuple[str, str], Allocation] = {}
         self.foreign: dict[str, Allocation] = {}
         self.index_key: tuple[float, str] | None = None
+        self.reservations: dict[Ask, None] = {}
         self.gone = False
         self.published = False
 
@@ -144,22 +209,21 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
-    """What an application wants: ``pending`` more allocations of one shape.
+class Demand:
+    """What was asked for, in the RM's words: shared by an ask and all the allocations made for it; never changed.
 
+    :ivar submission: order of arrival; an ask that is sent again keeps its number.
     :ivar created_ns: when it was asked for, as the RM says (tag creationTime) or as it came in.
     :ivar previous_generation: it came as si.v1.AllocationAsk, and its allocations carry a UUID (seed 001).
+    :ivar required_node: the one node that it may run on (a daemon); "": any.
     """
 
-    app: Application
     key: str
     shape: Shape
-    pending: int
     priority: int
     submission: int
     created_ns: int
     tags: dict[str, str]
-    allocated: int = 0
     task_group: str = ""
     placeholder: bool = False
     originator: bool = False
@@ -168,51 +232,223 @@ class Ask:
     has_preemption_policy: bool = False
     execution_timeout_ms: int = 0
     previous_generation: bool = False
-    group: AskGroup | None = None
-    gone: bool = False
-    published: bool = False
+    required_node: str = ""
+
+    def same_as(self, other: Demand) -> bool:
+        """Whether an RM that sent both asked for the same."""
+        return all(getattr(self, name) == getattr(other, name) for name in _SAID)
 
 
-@dataclass(slots=True, eq=False)
-class Allocation:
+_SAID = tuple(name for name in Demand.__slots__ if name not in ("key", "submission"))
+
+
+class _Demanded:
+    """The words of the demand, read through."""
+
+    __slots__ = ()
+    demand: Demand
+
+    @property
+    def key(self) -> str:
+        """The allocationKey."""
+        return self.demand.key
+
+    @property
+    def shape(self) -> Shape:
+        """What it takes."""
+        return self.demand.shape
+
+    @property
+    def priority(self) -> int:
+        """Higher goes first."""
+        return self.demand.priority
+
+    @property
+    def submission(self) -> int:
+        """Order of arrival."""
+        return self.demand.submission
+
+    @property
+    def created_ns(self) -> int:
+        """When it was asked for."""
+        return self.demand.created_ns
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """As the RM said."""
+        return self.demand.tags
+
+    @property
+    def task_group(self) -> str:
+        """The gang's part that it belongs to, or ""."""
+        return self.demand.task_group
+
+    @property
+    def placeholder(self) -> bool:
+        """It holds room for a later ask of its task group."""
+        return self.demand.placeholder
+
+    @property
+    def originator(self) -> bool:
+        """It is the application's first pod, preempted last."""
+        return self.demand.originator
+
+    @property
+    def allow_preempt_self(self) -> bool:
+        """It may be preempted."""
+        return self.demand.allow_preempt_self
+
+    @property
+    def allow_preempt_other(self) -> bool:
+        """It may preempt."""
+        return self.demand.allow_preempt_other
+
+    @property
+    def has_preemption_policy(self) -> bool:
+        """The RM said something about preemption at all."""
+        return self.demand.has_preemption_policy
+
+    @property
+    def execution_timeout_ms(self) -> int:
+        """How long it may run (seed 001); 0 or less: for ever."""
+        return self.demand.execution_timeout_ms
+
+    @property
+    def previous_generation(self) -> bool:
+        """It came as si.v1.AllocationAsk."""
+        return self.demand.previous_generation
+
+
+class Ask(_Demanded):
+    """What an application wants: ``pending`` more allocations of one demand.
+
+    :ivar allocated: how many allocations were made for it.
+    :ivar reserved: the node that is kept free for it; ``reserved_ns``: since when.
+    :ivar preempts: victims were chosen for it; it does so once.
+    :ivar scaled_up: the RM was told that the cluster is too small for it (autoscaling).
+    """
+
+    __slots__ = (
+        "allocated",
+        "app",
+        "demand",
+        "gone",
+        "group",
+        "pending",
+        "preempts",
+        "published",
+        "reserved",
+        "reserved_ns",
+        "scaled_up",
+    )
+
+    def __init__(self, app: Application, demand: Demand, pending: int = 1, allocated: int = 0) -> None:
+        self.app = app
+        self.demand = demand
+        self.pending = pending
+        self.allocated = allocated
+        self.group: AskGroup | None = None
+        self.reserved: Node | None = None
+        self.reserved_ns = 0
+        self.preempts = False
+        self.scaled_up = False
+        self.gone = False
+        self.published = False
+
+    def __repr__(self) -> str:
+        return f"Ask({self.app.app_id}, {self.demand.key})"
+
+
+class PreemptionRule(StrEnum):
+    """By which rule an allocation was preempted."""
+
+    # For a queue under its guarantee, from one above its own.
+    GUARANTEE = "GUARANTEE"
+    # For a higher priority in the same leaf.
+    PRIORITY = "PRIORITY"
+    # For an ask that can run on this node only.
+    REQUIRED_NODE = "REQUIRED_NODE"
+    # Its queue is above its max, which was lowered.
+    QUOTA = "QUOTA"
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """Why an allocation must go, and for whom: the whole story of one preemption.
+
+    Shares are the fair share of a queue (used of guaranteed, else of its fair max), without and with what is preempted.
+
+    :param app_id: of the ask that it makes room for, and ``key``, ``queue``: its key and leaf; of QUOTA: "" , "" and
+        the queue that is over its max.
+    """
+
+    rule: PreemptionRule
+    app_id: str
+    key: str
+    queue: str
+    since_ns: int
+    victim_share_before: float = 0.0
+    victim_share_after: float = 0.0
+    asker_share_before: float = 0.0
+    asker_share_after: float = 0.0
+
+
+class Allocation(_Demanded):
     """A part of a node that an application holds.
 
-    :ivar key: the ask's allocationKey; ``unique_key`` tells the allocations of one ask with repeats apart.
+    :ivar ordinal: n of an ask with repeats, from 0; ``unique_key`` tells them apart.
     :ivar foreign: held by somebody else, known so that the node's free resources are right.
+    :ivar preempted: it was told to go, and counts until the RM confirms.
+    :ivar timed_out: it was told to go because its time was up, and counts until the RM confirms.
     """
 
-    app: Application | None
-    key: str
-    node_id: str
-    shape: Shape
-    priority: int
-    submission: int
-    created_ns: int
-    allocated_ns: int
-    tags: dict[str, str]
-    ordinal: int = 0
-    uuid: str = ""
-    task_group: str = ""
-    placeholder: bool = False
-    originator: bool = False
-    allow_preempt_self: bool = False
-    allow_preempt_other: bool = False
-    has_preemption_policy: bool = False
-    execution_timeout_ms: int = 0
-    previous_generation: bool = False
-    foreign: bool = False
-    gone: bool = False
-    published: bool = False
+    __slots__ = (
+        "allocated_ns",
+        "app",
+        "demand",
+        "foreign",
+        "gone",
+        "node_id",
+        "ordinal",
+        "preempted",
+        "published",
+        "timed_out",
+        "uuid",
+    )
+
+    def __init__(
+        self,
+        app: Application | None,
+        demand: Demand,
+        node_id: str,
+        allocated_ns: int,
+        ordinal: int = 0,
+        uuid: str = "",
+    ) -> None:
+        self.app = app
+        self.demand = demand
+        self.node_id = node_id
+        self.allocated_ns = allocated_ns
+        self.ordinal = ordinal
+        self.uuid = uuid
+        self.foreign = app is None
+        self.preempted: Preempted | None = None
+        self.timed_out = False
+        self.gone = False
+        self.published = False
 
     @property
     def unique_key(self) -> str:
         """See :func:`unique_key`."""
-        return unique_key(self.key, self.ordinal)
+        return unique_key(self.demand.key, self.ordinal)
 
     @property
     def app_id(self) -> str:
         """The application's id; "" for a foreign allocation."""
         return self.app.app_id if self.app is not None else ""
+
+    def __repr__(self) -> str:
+        return f"Allocation({self.app_id}, {self.unique_key} on {self.node_id})"
 
 
 def unique_key(key: str, ordinal: int) -> str:
@@ -230,34 +466,52 @@ _HEAP_SPARE = 16
 
 
 class AskGroup:
-    """The asks of one application that are alike in all that decides where they may go: shape and priority.
+    """The asks of one application that are alike in all that decides where they may go, and what for.
 
     They share one fate: when one does not fit, none does. So a group is tried, parked and woken as one.
 
     :ivar heap: (created_ns, submission, push, ask), oldest first; asks that are gone are skipped. (An ask that was
         changed has the submission of the one that it replaced; the number of the push tells them apart.)
+    :ivar wait_key: which of its leaf's waitlists it would wait on.
     :ivar ready_key: under which the application's ``ready`` holds it; None: it does not.
     :ivar parked_key: under which its waitlist holds it; None: it is ready, or empty.
+    :ivar unreported: asks that the RM was not told of as too large for the cluster; perhaps gone meanwhile.
     """
 
-    __slots__ = ("app", "asks", "heap", "parked_key", "priority", "pushes", "ready_key", "shape")
+    __slots__ = (
+        "app",
+        "asks",
+        "heap",
+        "key",
+        "parked_key",
+        "preempts",
+        "priority",
+        "pushes",
+        "ready_key",
+        "required_node",
+        "shape",
+        "unreported",
+        "wait_key",
+    )
 
-    def __init__(self, app: Application, shape: Shape, priority: int) -> None:
+    def __init__(self, app: Application, key: GroupKey) -> None:
         self.app = app
-        self.shape = shape
-        self.priority = priority
+        self.key = key
+        self.shape, self.priority, self.required_node, self.preempts = key
+        self.wait_key: WaitKey = (self.shape, app.trackers, self.required_node)
         self.heap: list[tuple[int, int, int, Ask]] = []
         self.pushes = 0
         self.asks = 0
         self.ready_key: tuple[Any, ...] | None = None
         self.parked_key: tuple[Any, ...] | None = None
+        self.unreported: list[Ask] = []
 
     @property
     def reason(self) -> Reason | None:
         """Why its asks are pending; None: the scheduler has not come to them yet."""
         if self.app.reason is not None:
             return self.app.reason
-        waitlist = self.app.queue.waitlists.get(self.shape)
+        waitlist = self.app.queue.waitlists.get(self.wait_key)
         return waitlist.reason if waitlist is not None else None
 
     def head(self) -> Ask | None:
@@ -274,8 +528,11 @@ class AskGroup:
         """Takes an ask in."""
         ask.group = self
         self.pushes += 1
-        heapq.heappush(self.heap, (ask.created_ns, ask.submission, self.pushes, ask))
+        demand = ask.demand
+        heapq.heappush(self.heap, (demand.created_ns, demand.submission, self.pushes, ask))
         self.asks += 1
+        if not ask.scaled_up:
+            self.unreported.append(ask)
 
     def pull(self, ask: Ask) -> None:
         """Takes an ask out. Its place in the heap goes when it comes up, or when such places outnumber the asks."""
@@ -284,32 +541,67 @@ class AskGroup:
         if len(self.heap) > 2 * self.asks + _HEAP_SPARE:
             self.heap = [entry for entry in self.heap if entry[3].group is self]
             heapq.heapify(self.heap)
+        if len(self.unreported) > 2 * self.asks + _HEAP_SPARE:
+            self.unreported = [waiting for waiting in self.unreported if waiting.group is self]
 
     def __repr__(self) -> str:
         return f"AskGroup({self.app.app_id}, {self.shape.name}, priority={self.priority})"
 
 
 class Waitlist:
-    """The groups of one shape in one leaf that wait, in the order in which the leaf would try them, and why.
+    """The groups in one leaf that wait for the same, in the order in which the leaf would try them, and why.
 
-    Same shape and same leaf: what stops the first of them stops all. So the list as a whole is registered at the one
-    thing that it waits for, and only its first group is tried when that gained. While that group is tried the list is
-    *in flight*: registered nowhere; success wakes the next group, a "no" registers the list where it was said.
+    Same shape, same leaf, same user limits, same required node (if any): what stops the first of them stops all. So the
+    list as a whole is registered at the one thing that it waits for, and only its first group is tried when that
+    gained. While that group is tried the list is *in flight*: registered nowhere; success wakes the next group, a "no"
+    registers the list where it was said.
 
-    :ivar place: where it is registered (a queue's ``blocked``, the partition's ``no_node``); None: in flight.
+    :ivar place: where it is registered (a ledger's ``blocked``, the partition's ``no_node``, a node that is required);
+        None: in flight.
     :ivar reason: the last "no" that one of them got.
+    :ivar due_ns: when it comes to its rights of waiting long (a reservation, a preemption); 0: not asked for.
+    :ivar tried: its turn was seen to once since its first ask is the first.
+    :ivar seen_ns: until when its turns were seen to before a restart; 0: there was none.
     """
 
-    __slots__ = ("gone", "groups", "leaf", "place", "published", "reason", "shape")
+    __slots__ = (
+        "due_ns",
+        "gone",
+        "groups",
+        "key",
+        "leaf",
+        "place",
+        "published",
+        "reason",
+        "required_node",
+        "seen_ns",
+        "shape",
+        "trackers",
+        "tried",
+    )
 
-    def __init__(self, leaf: Queue, shape: Shape) -> None:
+    def __init__(self, leaf: Queue, key: WaitKey) -> None:
         self.leaf = leaf
-        self.shape = shape
+        self.key = key
+        self.shape, self.trackers, self.required_node = key
         self.groups: Any = SortedList()
         self.place: Place | None = None
         self.reason: Reason | None = None
+        self.due_ns = 0
+        self.tried = False
+        self.seen_ns = 0
         self.gone = False
         self.published = False
+
+    @property
+    def user(self) -> str:
+        """The user whose limits hold here, or ""."""
+        return next((tracker.who for tracker in self.trackers if not tracker.group), "")
+
+    @property
+    def user_group(self) -> str:
+        """The group whose limits hold here, or ""."""
+        return next((tracker.who for tracker in self.trackers if tracker.group), "")
 
     def register(self, place: Place | None) -> None:
         """Moves the list to another place; None: in flight."""
@@ -347,6 +639,10 @@ def in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
 
 # What lists wait for, by shape. (Dictionaries for their order, which a set does not have.)
 Place = dict[Shape, dict[Waitlist, None]]
+# Shape, priority, required node, whether it may preempt: what makes asks of one application alike.
+GroupKey = tuple[Shape, int, str, bool]
+# Shape, the user's and group's ledgers, required node: what makes them wait for the same.
+WaitKey = tuple[Shape, tuple[Tracker, ...], str]
 
 
 class Application:
@@ -357,8 +653,11 @@ class Application:
     :ivar allocations: by unique key.
     :ivar repeats: those with an ordinal, by key and ordinal.
     :ivar by_uuid: those with a UUID.
+    :ivar trackers: its user's and its group's ledgers on the way up, where limits stand.
+    :ivar bounds: whose limits its asks must keep, in the order of looking: those, then its queues below root.
+    :ivar ledgers: where its allocations count: those, and all of its queues.
     :ivar counted: whether it counts as running against the maxima of applications.
-    :ivar waiting_at: the queue that runs as many applications as it may; ``waiting_key``: its place there.
+    :ivar waiting_at: who runs as many applications as it may: a queue, user or group; ``waiting_key``: its place there.
     :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
     """
 
@@ -370,6 +669,7 @@ class Application:
         self.requested_queue = ""
         self.user = ""
         self.groups_of_user: tuple[str, ...] = ()
+        self.user_group = ""
         self.tags: dict[str, str] = {}
         self.state = AppState.NEW
         self.story: list[tuple[int, str]] = []
@@ -384,13 +684,16 @@ class Application:
         self.allocations: dict[str, Allocation] = {}
         self.repeats: dict[str, dict[int, Allocation]] = {}
         self.by_uuid: dict[str, dict[Allocation, None]] = {}
-        self.groups: dict[tuple[Shape, int], AskGroup] = {}
+        self.groups: dict[GroupKey, AskGroup] = {}
+        self.trackers: tuple[Tracker, ...] = ()
+        self.bounds: tuple[Ledger, ...] = queue.line
+        self.ledgers: tuple[Ledger, ...] = queue.ancestry
         self.allocated: Vector = types.vector()
         self.pending: Vector = types.vector()
         self.ready: list[tuple[Any, ...]] = []
         self.ready_key: tuple[Any, ...] | None = None
         self.counted = False
-        self.waiting_at: Queue | None = None
+        self.waiting_at: Ledger | None = None
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)
         self.reason: Reason | None = None
         self.gone = False
@@ -434,17 +737,3 @@ class Application:
 
     def __repr__(self) -> str:
         return f"Application({self.app_id}, {self.state})"
-
-
-@dataclass(slots=True)
-class Figures:
-    """What a search over the nodes found, each kept while its version does not change.
-
-    :ivar free_version: of the node index: any change of any node.
-    :ivar capacity_version: of the index's members and their capacities, which change rarely.
-    """
-
-    free_version: int = -1
-    largest_free: Vector = field(default_factory=list)
-    capacity_version: int = -1
-    largest_capacity: Vector = field(default_factory=list)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from muster_scheduler.core.objects import Application, Ask, AskGroup, Node, Queue
+from muster_scheduler.core.properties import INT32_MAX, INT32_MIN
+from muster_scheduler.core.resources import Vector
 
 
 def app_key(app: Application) -> tuple[Any, ...]:
@@ -44,19 +46,48 @@ def app_share(app: Application) -> tuple[float, ...]:
 
 
 def queue_key(queue: Queue) -> tuple[Any, ...]:
-    """The queue's place under its parent: priority of its best application, fair share, path."""
-    best = queue.ready_apps[0] if queue.leaf else queue.ready[0]
-    priority = best[0] if queue.priority_first else best[-2]
+    """The queue's place under its parent: the priority that it lends, fair share, path."""
+    parent = queue.parent
+    assert parent is not None
     share = queue_share(queue)
-    assert queue.parent is not None
-    return (priority, share, queue.path) if queue.parent.priority_first else (share, queue.path, priority)
+    if queue.priority_first:
+        priority = queue.ready_apps[0][0] if queue.leaf else queue.ready[0][0]
+    else:
+        priority = min(queue.lent)
+    policy = queue.policy
+    if policy.priority_fence:
+        priority = -policy.priority_offset
+    elif policy.priority_offset:
+        # (A sum beyond 32 bits stays at the edge, as on the wire; keys hold priorities with the sign turned.)
+        priority = max(-INT32_MAX, min(-INT32_MIN, priority - policy.priority_offset))
+    return (priority, share, queue.path) if parent.priority_first else (share, queue.path, priority)
+
+
+def lend(queue: Queue, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> None:
+    """Keeps count of the priorities that are ready in a queue where they do not come first (in ``queue.lent``)."""
+    if queue.priority_first:
+        return
+    lent = queue.lent
+    if old is not None:
+        left = lent[old[-1]] - 1
+        if left:
+            lent[old[-1]] = left
+        else:
+            del lent[old[-1]]
+    if new is not None:
+        lent[new[-1]] = lent.get(new[-1], 0) + 1
 
 
 def queue_share(queue: Queue) -> float:
     """The queue's fair share: its most used type, of its guaranteed, else of its fair max (core-features §2.4)."""
+    return share_of(queue, queue.allocated)
+
+
+def share_of(queue: Queue, allocated: Vector) -> float:
+    """The fair share that the queue would have with so much allocated."""
     guaranteed, fair_max = queue.guaranteed, queue.fair_max
     best = 0.0
-    for number, used in enumerate(queue.allocated):
+    for number, used in enumerate(allocated):
         if used > 0:
             total = guaranteed.get(number) if guaranteed else None
             if total is None:

@@ -55,10 +55,13 @@ class Detail(IntEnum):
     NODE_ALLOC = 303
     NODE_CAPACITY = 304
     NODE_OCCUPIED = 305
+    NODE_RESERVATION = 306
     QUEUE_DYNAMIC = 401
+    QUEUE_TYPE = 402
     QUEUE_MAX = 403
     QUEUE_GUARANTEED = 404
     QUEUE_APP = 405
+    QUEUE_PREEMPTION = 407
     ALLOC_CANCEL = 500
     ALLOC_PREEMPT = 501
     ALLOC_TIMEOUT = 502
@@ -142,6 +145,15 @@ class RejectedNode(NamedTuple):
     reason: str
 
 
+class TooSmallCluster(NamedTuple):
+    """An ask fits its queues and its user's limits, and no node: a larger cluster would help (autoscaling)."""
+
+    partition: str
+    app_id: str
+    key: str
+    now_ns: int
+
+
 Fact = (
     NewAllocation
     | ReleasedAllocation
@@ -151,6 +163,7 @@ Fact = (
     | UpdatedApplication
     | AcceptedNode
     | RejectedNode
+    | TooSmallCluster
 )
 Primary = Node | Queue | Application | Ask | Allocation | Waitlist
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster_scheduler.core import ordering
+from muster_scheduler.core import ordering, properties
+from muster_scheduler.core.claims import Claims
 from muster_scheduler.core.commands import AskItem, Termination
-from muster_scheduler.core.config import PartitionConfig, QueueConfig
+from muster_scheduler.core.config import NodeSortPolicy, PartitionConfig, QueueConfig, types_named
 from muster_scheduler.core.cycle import Cycle
+from muster_scheduler.core.figures import NodeFigures
+from muster_scheduler.core.limits import Limits
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.objects import (
     Allocation,
     Application,
     Ask,
     AskGroup,
+    Demand,
     Node,
+    Preempted,
     Queue,
+    Waitlist,
     in_order,
 )
 from muster_scheduler.core.outcome import (
@@ -55,10 +61,17 @@ _APP_DETAILS = {
     AppState.RESUMING: Detail.APP_RESUMING,
     AppState.EXPIRED: Detail.APP_EXPIRED,
 }
+REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 # States that an application remembers: one that runs and idles by turns for months must not grow with each turn.
 STORY_MAX = 64
+# Where applications go that must run although no rule places them (core-features §2.5).
+RECOVERY_QUEUE = "@recovery@"
 # How long a dynamic queue stays when its last application is gone (the real core's cleaner runs every 10 s).
 DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000
+
+
+# What a deadline can be of.
+Timed = Application | Queue | Waitlist | Allocation | Ask | Claims
 
 
 class Partition:
@@ -73,6 +86,10 @@ class Partition:
     :ivar deciding: False: the RM is stopped, nothing is decided for it.
     :ivar capacity_moved: the sum changed since shares were last measured.
     :ivar capacity_version: grows with each change of which nodes are in the search, and of their capacities.
+    :ivar figures: what the nodes have, for reasons.
+    :ivar limits: of users and groups.
+    :ivar claims: the rights of those who wait long: reservations, preemption, telling the autoscaler.
+    :ivar version: grows with everything that could change an answer: what is held, what nodes and limits are.
     :ivar deadlines: (when, what) that came up and that the scheduler has not yet put on its clock.
     """
 
@@ -88,12 +105,16 @@ class Partition:
         self.foreign: dict[str, Allocation] = {}
         self.capacity = self.types.vector()
         self.waiting = Waiting(config.name)
+        self.figures = NodeFigures(self.types)
+        self.limits = Limits(self.types)
+        self.claims = Claims(self)
         self.cycle = Cycle(self)
         self.deciding = True
         self.capacity_moved = True
         self.capacity_version = 0
         self._weights: list[tuple[int, float]] = []
-        self.deadlines: list[tuple[int, Application | Queue]] = []
+        self.version = 0
+        self.deadlines: list[tuple[int, Timed]] = []
         self.allocations_count = 0
         self.configure(config)
 
@@ -101,28 +122,39 @@ class Partition:
 
     def configure(self, config: PartitionConfig) -> None:
         """Builds the queue tree (a partition's first configuration)."""
+        self.types.reserve(types_named(config))
+        self.limits.configure(config.root)
+        self._take_policies(config)
+        self.root = self._build_queue(config.root, None, {})
+
+    def _take_policies(self, config: PartitionConfig) -> None:
         self.config = config
         weights = [(self.types.number(name), weight) for name, weight in config.node_sort_weights.items() if weight > 0]
         self._weights = weights
-        self.root = self._build_queue(config.root, None, {})
 
     def _build_queue(self, config: QueueConfig, parent: Queue | None, inherited: Mapping[str, str]) -> Queue:
         leaf = parent is not None and not (config.queues or config.parent)
         queue = Queue(self.types, config.name.lower(), parent, leaf=leaf, managed=True)
+        self._configure_queue(queue, config, inherited)
+        self.link(queue)
+        for child in config.queues:
+            self._build_queue(child, queue, properties.inherited(queue.properties))
+        return queue
+
+    def _configure_queue(self, queue: Queue, config: QueueConfig, inherited: Mapping[str, str]) -> None:
         queue.set_limits(config.guaranteed, config.maximum)
         queue.max_applications = config.max_applications
         queue.submit_acl, queue.admin_acl = config.submit_acl, config.admin_acl
+        above = queue.parent.template if queue.parent is not None else None
+        queue.template = None if queue.leaf else config.child_template or above
         self.set_properties(queue, {**inherited, **config.properties})
-        self.link(queue)
-        for child in config.queues:
-            self._build_queue(child, queue, _inheritable(queue.properties))
-        return queue
 
-    def set_properties(self, queue: Queue, properties: dict[str, str]) -> None:
+    def set_properties(self, queue: Queue, texts: dict[str, str]) -> None:
         """Takes a queue's properties and what they mean; unknown values mean the default (core-features §2.2)."""
-        queue.properties = properties
-        queue.fair_apps = queue.leaf and properties.get("application.sort.policy") == "fair"
-        queue.priority_first = properties.get("application.sort.priority") != "disabled"
+        queue.properties = texts
+        queue.policy = policy = properties.policy_of(texts)
+        queue.fair_apps = queue.leaf and policy.fair_apps
+        queue.priority_first = policy.priority_first
 
     def link(self, queue: Queue) -> None:
         """Puts a new queue into the tree."""
@@ -163,13 +195,23 @@ class Partition:
                 if queue.state is not QueueState.ACTIVE:
                     return None, [], f"creation of queue {path} failed: {queue.path} is {queue.state.lower()}"
                 child = Queue(self.types, part, queue, leaf=depth == len(parts) - 1, managed=False)
-                self.set_properties(child, {})
+                self._take_template(child)
                 self.link(child)
                 created.append(child)
             queue = child
         if not queue.leaf:
             return None, [], f"queue {path} is not a leaf"
         return queue, created, ""
+
+    def _take_template(self, queue: Queue) -> None:
+        """A dynamic leaf is made as its parent's template says; a dynamic parent hands the template on (§2.1)."""
+        template = queue.parent.template if queue.parent is not None else None
+        if not queue.leaf:
+            queue.template = template
+        elif template is not None and queue.name != RECOVERY_QUEUE:  # which must take whatever comes (§2.2)
+            queue.set_limits(template.guaranteed, template.maximum)
+            queue.max_applications = template.max_applications
+            self.set_properties(queue, dict(template.properties))
 
     def remove_queue(self, queue: Queue) -> None:
         """Takes an empty queue out of the tree."""
@@ -179,7 +221,7 @@ class Partition:
         self.waiting.set_ready(queue, None)
         del self.queues[queue.path], queue.parent.children[queue.name]
         queue.gone = True
-        self.types.release(queue.limit, queue.fair_max, queue.allocated, queue.pending)
+        self.types.release(queue.limit, queue.fair_max, queue.allocated, queue.pending, queue.preempting)
 
     def sweep_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """Removes a dynamic or draining queue that is empty, and then its parents for which the same is true."""
@@ -223,9 +265,20 @@ class Partition:
         add(self.capacity, enumerate(node.capacity))
         self.capacity_moved = True
         self.capacity_version += 1
-        if node.schedulable and self.searching:
+        self.list_node(node)
+
+    def list_node(self, node: Node) -> None:
+        """Puts the node into the search, or takes it out, as its state says: schedulable, and kept free for nobody."""
+        self.version += 1
+        if not self.searching:
+            return
+        self.figures.changed(node)
+        listed = node.schedulable and not node.reservations
+        if listed and node.index_key is None:
             self.index.add(node, self.score(node))
-            self.waiting.node_gained(node)
+        elif not listed and node.index_key is not None:
+            self.index.remove(node)
+        self.waiting.node_gained(node)
 
     def set_node_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
         """Replaces a node's capacity; below what is allocated, the node is over-committed until releases mend it."""
@@ -249,20 +302,17 @@ class Partition:
             return
         node.schedulable = schedulable
         self.capacity_version += 1
-        if not self.searching:
-            return
-        if schedulable:
-            self.index.add(node, self.score(node))
-            self.waiting.node_gained(node)
-        else:
-            self.index.remove(node)
+        self.list_node(node)
 
     def remove_node(self, node: Node) -> None:
         """Takes a node out; its allocations must be gone before."""
         assert not node.allocations, f"{node} still has allocations"
+        assert not node.reservations, f"{node} is still kept free for somebody"
         if node.index_key is not None:
             self.index.remove(node)
+        self.version += 1
         self.waiting.node_gone(node)
+        self.figures.gone(node)
         subtract(self.capacity, enumerate(node.capacity))
         self.capacity_moved = True
         self.capacity_version += 1
@@ -283,18 +333,24 @@ class Partition:
 
     def _node_moved(self, node: Node) -> None:
         self._measure(node)
+        self.version += 1
         if node.index_key is not None:
             self.index.move(node, self.score(node))
+        if self.searching:
+            self.figures.changed(node)
             self.waiting.node_gained(node)
 
     def _node_took(self, node: Node, items: Iterable[tuple[int, int]]) -> None:
         subtract(node.available, items)
         if node.index_key is not None:
             self.index.move(node, self.score(node))
+        if self.searching:
+            self.figures.changed(node)
 
     def score(self, node: Node) -> float:
         """The node's place in the search."""
-        return ordering.node_score(node, self._weights, binpacking=self.config.node_sort_policy == "binpacking")
+        binpacking = self.config.node_sort_policy is NodeSortPolicy.BINPACKING
+        return ordering.node_score(node, self._weights, binpacking=binpacking)
 
     # ---- applications ----------------------------------------------------------------------------------------------
 
@@ -303,6 +359,7 @@ class Partition:
         self.apps[app.app_id] = app
         if app.state not in APP_TERMINAL:
             app.queue.applications[app.app_id] = app
+            self.limits.join(app)
 
     def live_application(self, app_id: str) -> Application | None:
         """The application that now answers to the id."""
@@ -342,9 +399,9 @@ class Partition:
         if app.counted and app.waiting_at is not None:  # an allocation that the RM reported made it run
             self.waiting.stop_waiting(app)
             self.waiting.refresh_app(app)
-        for queue in app.queue.ancestry:
-            queue.running_applications += step
-            self.waiting.wake_app(queue)
+        for ledger in app.ledgers:
+            ledger.running_applications += step
+            self.waiting.wake_app(ledger)
 
     def _leave_queue(self, app: Application, out: Outcome, now_ns: int) -> None:
         queue = app.queue
@@ -353,6 +410,7 @@ class Partition:
         if app.waiting_at is not None:
             self.waiting.stop_waiting(app)
         self.waiting.refresh_app(app)
+        self.limits.leave(app)
         out.events.append(Event(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns))
         out.events.append(
             Event(EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
@@ -399,9 +457,30 @@ class Partition:
         """Drops a finished application."""
         if self.apps.get(app.app_id) is app:
             del self.apps[app.app_id]
-        app.queue.applications.pop(app.app_id, None)
+        if app.queue.applications.pop(app.app_id, None) is not None:
+            self.limits.leave(app)
         app.gone = True
         self.types.release(app.allocated, app.pending)
+
+    @property
+    def unfinished(self) -> bool:
+        """The last cycle left something that the next one can do at once."""
+        return self.deciding and (self.waiting.stirred or self.claims.waiting)
+
+    def come(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
+        """A deadline has come; one that was moved meanwhile is passed over."""
+        match what:
+            case Queue():
+                self.sweep_queue(what, out, now_ns)
+            case Application():
+                if what.deadline_ns == due_ns:
+                    self.expire(what, out, now_ns)
+            case Waitlist():
+                if what.due_ns == due_ns:
+                    self.claims.come(what)
+            case Ask():
+                if what.reserved is not None and what.reserved_ns + self.config.reservation.timeout_ns == due_ns:
+                    self.unreserve(what, out, now_ns)
 
     # ---- asks ------------------------------------------------------------------------------------------------------
 
@@ -411,23 +490,31 @@ class Partition:
         app.asks[ask.key] = ask
         items = ask.shape.items
         self.add_pending(app, items, ask.pending)
-        key = (ask.shape, ask.priority)
-        group = app.groups.get(key)
-        if group is None:
-            app.groups[key] = group = AskGroup(app, ask.shape, ask.priority)
-        group.push(ask)
+        self.group_of(ask).push(ask)
+        group = ask.group
+        assert group is not None
         if ask.created_ns < app.submitted_ns:
             app.submitted_ns = ask.created_ns
             self.waiting.rekey_parked(app)
             self.waiting.refresh_app(app)
         if group.parked_key is not None:
+            self.waiting.parked[group] = None
             return
-        waitlist = app.queue.waitlists.get(ask.shape)
+        waitlist = app.queue.waitlists.get(group.wait_key)
         held = waitlist is not None and waitlist.place is not None and app.waiting_at is None
         if waitlist is not None and held and group.ready_key is None:
-            waitlist.park(group, self.waiting.wait_key(group))  # what holds the others of its shape holds it too
+            self.waiting.join(group, waitlist)
         else:
             self.waiting.make_ready(group)
+
+    def group_of(self, ask: Ask) -> AskGroup:
+        """The group that the ask belongs to; a new one when there is none."""
+        app, demand = ask.app, ask.demand
+        key = (demand.shape, demand.priority, demand.required_node, demand.allow_preempt_other)
+        group = app.groups.get(key)
+        if group is None:
+            app.groups[key] = group = AskGroup(app, key)
+        return group
 
     def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: Detail | None) -> None:
         """Takes an ask out; ``detail`` None: without an event (it was replaced)."""
@@ -439,13 +526,15 @@ class Partition:
             out.events.append(
                 Event(EventType.APP, Change.REMOVE, detail, app.app_id, ask.key, ask.shape, now_ns=now_ns)
             )
-        self.drop_ask(ask, out)
+        self.drop_ask(ask, out, now_ns)
         self.waiting.refresh_app(app)
 
-    def drop_ask(self, ask: Ask, out: Outcome) -> None:
+    def drop_ask(self, ask: Ask, out: Outcome, now_ns: int) -> None:
         """The ask has nothing pending any more: out of its group and its application."""
         app, group = ask.app, ask.group
         ask.gone = True
+        if ask.reserved is not None:
+            self.unreserve(ask, out, now_ns)
         if app.asks.get(ask.key) is ask:
             del app.asks[ask.key]
         out.touch(ask, self.name)
@@ -455,16 +544,18 @@ class Partition:
         if group.asks:
             if group.ready_key is not None:
                 self.waiting.place_ready(group)
+            else:
+                self.waiting.next_in_line(group)
             return
-        del app.groups[group.shape, group.priority]
+        del app.groups[group.key]
         if group.parked_key is not None:
-            waitlist = app.queue.waitlists[group.shape]
+            waitlist = app.queue.waitlists[group.wait_key]
             waitlist.unpark(group)
             if not waitlist.groups and waitlist.place is not None:
                 self.waiting.forget_list(waitlist, out)
         else:
             self.waiting.unready(group)
-            self.waiting.wake_next(app.queue, group.shape)
+            self.waiting.wake_next(group)
 
     def add_pending(self, app: Application, items: tuple[tuple[int, int], ...], count: int) -> None:
         """Adds ``count`` times the items to what is pending, from the application up to root."""
@@ -481,6 +572,7 @@ class Partition:
         items = allocation.shape.items
         app = allocation.app
         self.allocations_count += 1
+        self.version += 1
         if allocation.foreign or app is None:
             self.foreign[allocation.key] = allocation
             if node is not None:
@@ -491,8 +583,10 @@ class Partition:
         app.book(allocation)
         for number, value in items:
             app.allocated[number] += value
-            for queue in app.queue.ancestry:
-                queue.allocated[number] += value
+            for ledger in app.ledgers:
+                ledger.allocated[number] += value
+        if allocation.preempted is not None:
+            self._add_preempting(app.queue, items, 1)
         if node is not None:
             node.allocations[(app.app_id, allocation.unique_key)] = allocation
             add(node.allocated, items)
@@ -506,6 +600,7 @@ class Partition:
         node = self.nodes.get(allocation.node_id)
         app = allocation.app
         self.allocations_count -= 1
+        self.version += 1
         allocation.gone = True
         if allocation.foreign or app is None:
             self.foreign.pop(allocation.key, None)
@@ -516,15 +611,17 @@ class Partition:
         app.unbook(allocation)
         for number, value in items:
             app.allocated[number] -= value
-            for queue in app.queue.ancestry:
-                queue.allocated[number] -= value
+            for ledger in app.ledgers:
+                ledger.allocated[number] -= value
+        if allocation.preempted is not None:
+            self._add_preempting(app.queue, items, -1)
         if node is not None:
             del node.allocations[(app.app_id, allocation.unique_key)]
             subtract(node.allocated, items)
             self._node_moved(node)
         if app.queue.fair_apps:
             self.waiting.rekey_parked(app)
-        self.waiting.queues_gained(app.queue)
+        self.waiting.ledgers_gained(app)
         self.waiting.refresh_app(app)
         self.waiting.refresh(app.queue)
 
@@ -556,6 +653,73 @@ class Partition:
         self._tell_gone(allocation, detail, out, now_ns)
         if completing and allocation.app is not None:
             self.complete_if_idle(allocation.app, out, now_ns)
+
+    # ---- reservations and preemption -------------------------------------------------------------------------------
+
+    def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+        """Keeps the node free for the ask: nobody else is placed there until it is, or gives it up."""
+        assert ask.reserved is None, f"{ask} has {ask.reserved} already"
+        ask.reserved, ask.reserved_ns = node, now_ns
+        node.reservations[ask] = None
+        self.list_node(node)
+        out.touch(ask, self.name)
+        self._reservation_event(Change.ADD, ask, node, out, now_ns)
+        if self.config.reservation.timeout_ns:
+            self.deadlines.append((now_ns + self.config.reservation.timeout_ns, ask))
+
+    def unreserve(self, ask: Ask, out: Outcome, now_ns: int) -> None:
+        """The node is there for all again."""
+        node = ask.reserved
+        assert node is not None, f"{ask} has no reservation"
+        ask.reserved, ask.reserved_ns = None, 0
+        del node.reservations[ask]
+        self.list_node(node)
+        out.touch(ask, self.name)
+        self._reservation_event(Change.REMOVE, ask, node, out, now_ns)
+
+    def _reservation_event(self, change: Change, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+        detail = Detail.NODE_RESERVATION
+        out.events.append(Event(EventType.NODE, change, detail, node.node_id, ask.key, ask.shape, "", now_ns))
+
+    def preempt(self, allocation: Allocation, why: Preempted, message: str, out: Outcome, now_ns: int) -> None:
+        """Tells an allocation to go. It counts until the RM confirms that it went."""
+        app = allocation.app
+        assert app is not None, f"{allocation} is foreign"
+        assert allocation.preempted is None, f"{allocation} was told to go already"
+        assert not allocation.timed_out, f"{allocation} was told to go already"
+        allocation.preempted = why
+        self.version += 1
+        self._add_preempting(app.queue, allocation.shape.items, 1)
+        out.touch(allocation, self.name)
+        termination = Termination.PREEMPTED_BY_SCHEDULER
+        out.facts.append(
+            ReleasedAllocation(
+                self.name,
+                app.app_id,
+                allocation.key,
+                allocation.uuid,
+                termination,
+                message,
+                allocation.previous_generation,
+            )
+        )
+        out.events.append(
+            Event(
+                EventType.REQUEST,
+                Change.NONE,
+                Detail.NONE,
+                allocation.key,
+                app.app_id,
+                allocation.shape,
+                message,
+                now_ns,
+            )
+        )
+
+    def _add_preempting(self, leaf: Queue, items: tuple[tuple[int, int], ...], sign: int) -> None:
+        for number, value in items:
+            for queue in leaf.ancestry:
+                queue.preempting[number] += sign * value
 
     def give_back(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Takes an allocation off the books because the RM changed its size or its node; the new one follows."""
@@ -613,71 +777,63 @@ class Partition:
         if not app.asks and not app.allocations and app.state in (AppState.ACCEPTED, AppState.RUNNING):
             self.change_state(app, AppEvent.COMPLETE, out, now_ns)
 
-    def activate(self, now_ns: int) -> None:
-        """After a fold: orders the nodes, and makes everything ready that has something pending."""
+    def activate(self, now_ns: int, decided_ns: int) -> None:
+        """After a fold: orders the nodes, and makes everything ready that has something pending.
+
+        :param decided_ns: the last time that something was decided before.
+        """
         self.searching = True
         self.capacity_moved = True
         self.capacity_version += 1
         for node in self.nodes.values():
-            if node.schedulable:
-                self.index.add(node, self.score(node))
+            self.list_node(node)
         for app in self.apps.values():
             for group in app.groups.values():
                 if group.parked_key is None and group.ready_key is None and group.asks:
                     self.waiting.make_ready(group)
+        for node in self.nodes.values():
+            # (By arrival, as before; a fold brings them in the asks' order of arrival, whatever reserved first.)
+            node.reservations = dict.fromkeys(
+                sorted(node.reservations, key=lambda ask: (ask.reserved_ns, ask.submission))
+            )
+            for ask in node.reservations:
+                self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
         for queue in self.queues.values():
             self.waiting.resume(queue)
+            for waitlist in queue.waitlists.values():
+                waitlist.seen_ns = decided_ns
             if not queue.applications and not queue.children and not queue.managed:
                 self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
     # ---- asks and allocations from items ---------------------------------------------------------------------------
 
-    def ask_of(self, item: AskItem, app: Application, shape: Shape, submission: int, now_ns: int) -> Ask:
-        """An Ask object from what came in."""
-        return Ask(
-            app,
+    def demand_of(self, item: AskItem, shape: Shape, submission: int, now_ns: int) -> Demand:
+        """What the RM said, as a demand. (A placeholder without a task group is an ordinary ask: seed 000.)"""
+        return Demand(
             item.key,
             shape,
-            item.wanted,
             item.priority,
             submission,
             _created_ns(item.tags, now_ns),
             item.tags,
-            task_group=item.task_group,
-            placeholder=item.placeholder and bool(item.task_group),
-            originator=item.originator,
-            allow_preempt_self=item.allow_preempt_self,
-            allow_preempt_other=item.allow_preempt_other,
-            has_preemption_policy=item.has_preemption_policy,
-            execution_timeout_ms=item.execution_timeout_ms,
-            previous_generation=item.previous_generation,
+            item.task_group,
+            item.placeholder and bool(item.task_group),
+            item.originator,
+            item.allow_preempt_self,
+            item.allow_preempt_other,
+            item.has_preemption_policy,
+            item.execution_timeout_ms,
+            item.previous_generation,
+            item.tags.get(REQUIRED_NODE_TAG, "") if item.tags else "",
         )
 
     def allocation_of(
         self, item: AskItem, app: Application | None, shape: Shape, submission: int, now_ns: int
     ) -> Allocation:
         """An Allocation object from what the RM reports."""
-        return Allocation(
-            app,
-            item.key,
-            item.node_id,
-            shape,
-            item.priority,
-            submission,
-            _created_ns(item.tags, now_ns),
-            now_ns,
-            item.tags,
-            uuid=item.uuid or (f"{submission:x}-0" if item.previous_generation else ""),
-            task_group=item.task_group,
-            placeholder=item.placeholder and bool(item.task_group),
-            originator=item.originator,
-            allow_preempt_self=item.allow_preempt_self,
-            allow_preempt_other=item.allow_preempt_other,
-            has_preemption_policy=item.has_preemption_policy,
-            execution_timeout_ms=item.execution_timeout_ms,
-            previous_generation=item.previous_generation,
-            foreign=app is None,
-        )
+        demand = self.demand_of(item, shape, submission, now_ns)
+        uuid = item.uuid or (f"{submission:x}-0" if item.previous_generation else "")
+        return Allocation(app, demand, item.node_id, now_ns, 0, uuid)
 
 
 def _created_ns(tags: Mapping[str, str], now_ns: int) -> int:
@@ -686,13 +842,3 @@ def _created_ns(tags: Mapping[str, str], now_ns: int) -> int:
     if text and text.isascii() and text.isdigit() and len(text) <= 12:
         return min(int(text) * 1_000_000_000, now_ns)
     return now_ns
-
-
-def _inheritable(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a configured child takes from its parent (core-features §2.2)."""
-    own = {"priority.policy", "priority.offset"}
-    return {
-        name: value
-        for name, value in properties.items()
-        if name not in own and (name != "preemption.policy" or value.lower() == "disabled")
-    }

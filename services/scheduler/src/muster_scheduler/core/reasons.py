@@ -6,7 +6,7 @@ how much was there: enough for a person to act on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -27,10 +27,52 @@ class ReasonCode(StrEnum):
     QUEUE_MAX = "QUEUE_MAX"
     # The named queue runs as many applications as it may.
     QUEUE_MAX_APPLICATIONS = "QUEUE_MAX_APPLICATIONS"
+    # It would take the user, or the group, over the limit at the named queue.
+    USER_LIMIT = "USER_LIMIT"
+    GROUP_LIMIT = "GROUP_LIMIT"
+    # The user, or the group, runs as many applications as it may in the named queue.
+    USER_MAX_APPLICATIONS = "USER_MAX_APPLICATIONS"
+    GROUP_MAX_APPLICATIONS = "GROUP_MAX_APPLICATIONS"
+    # It may run on one node only (a daemon), and that node is not known.
+    REQUIRED_NODE_UNKNOWN = "REQUIRED_NODE_UNKNOWN"
+    # It may run on one node only, which has not so much of the named type free.
+    REQUIRED_NODE_FULL = "REQUIRED_NODE_FULL"
+    # Nodes that have room are kept free for others that wait longer.
+    RESERVED_FOR_OTHERS = "RESERVED_FOR_OTHERS"
     # The named queue is stopped.
     QUEUE_STOPPED = "QUEUE_STOPPED"
     # The resource manager is stopped: nothing is decided for it until it registers again.
     RM_STOPPED = "RM_STOPPED"
+
+
+class PreemptionNo(StrEnum):
+    """Why preemption does not help an ask that waits."""
+
+    # Preemption is off for the partition.
+    DISABLED = "DISABLED"
+    # The ask does not say allowPreemptOther.
+    NOT_ALLOWED = "NOT_ALLOWED"
+    # It has not waited as long as its queue's preemption.delay says.
+    TOO_YOUNG = "TOO_YOUNG"
+    # With this ask its queue would be above its guarantee, and nothing of a lower priority is in its queue.
+    OVER_GUARANTEE = "OVER_GUARANTEE"
+    # No allocation may be a victim: fences, priorities, guarantees of others, opt-outs.
+    NO_VICTIMS = "NO_VICTIMS"
+    # Even all that may be victims would not make room on one node, or below the limit.
+    NOT_ENOUGH_VICTIMS = "NOT_ENOUGH_VICTIMS"
+    # A user's or group's limit, or one that no victim counts in, stands against it.
+    LIMIT = "LIMIT"
+
+
+_PREEMPTION_WORDS = {
+    PreemptionNo.DISABLED: "preemption is off in this partition",
+    PreemptionNo.NOT_ALLOWED: "it may not preempt",
+    PreemptionNo.TOO_YOUNG: "it has not waited long enough to preempt",
+    PreemptionNo.OVER_GUARANTEE: "its queue has its guarantee already",
+    PreemptionNo.NO_VICTIMS: "nothing may be preempted for it",
+    PreemptionNo.NOT_ENOUGH_VICTIMS: "preempting all that may be would not make room",
+    PreemptionNo.LIMIT: "preemption does not move the limit that stands against it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +80,17 @@ class Reason:
     """One "no" with its figures.
 
     :param queue: path of the queue whose limit it is, or "".
+    :param who: the user or group whose limit it is, or "".
+    :param node: the node that is required, or "".
     :param resource_type: the first type that does not fit, or "".
     :param asked: of that type, by one ask.
-    :param used: of that type by the queue, when it was decided.
-    :param limit: the queue's max, or the largest node's capacity.
+    :param used: of that type by the queue, user or group, when it was decided.
+    :param limit: its max, or the largest node's capacity.
     :param free: the largest amount that any one node had free.
-    :param since_ns: when this reason (code, queue, type) began.
+    :param nodes: how many nodes there were; ``reserved``: how many of them would do, but are kept free for others.
+    :param lacking: by type, how many of the nodes had too little of it.
+    :param preemption: why preemption did not help, as far as it was tried.
+    :param since_ns: when this reason (code, queue, who, type) began.
     """
 
     code: ReasonCode
@@ -54,6 +101,12 @@ class Reason:
     limit: int = 0
     free: int = 0
     since_ns: int = 0
+    who: str = ""
+    node: str = ""
+    nodes: int = 0
+    reserved: int = 0
+    lacking: tuple[tuple[str, int], ...] = ()
+    preemption: PreemptionNo | None = None
 
     def same_as(self, other: Reason | None) -> bool:
         """Whether the other says the same "no" (figures may differ: they move all the time)."""
@@ -62,10 +115,30 @@ class Reason:
             and self.code is other.code
             and self.queue == other.queue
             and self.resource_type == other.resource_type
+            and self.who == other.who
         )
 
+    def with_preemption(self, no: PreemptionNo) -> Reason:
+        """The same "no", with what preemption said to it."""
+        return replace(self, preemption=no)
+
+    def with_nodes(self, nodes: int, reserved: int, lacking: tuple[tuple[str, int], ...]) -> Reason:
+        """The same "no", with how many nodes there were and what they lacked."""
+        return replace(self, nodes=nodes, reserved=reserved, lacking=lacking)
+
     def sentence(self) -> str:
-        """One sentence for people."""
+        """One or two sentences for people."""
+        said = self._no()
+        if self.lacking:
+            lacks = ", ".join(f"{count} lack {name}" for name, count in self.lacking)
+            said += f" Of {self.nodes} nodes {lacks}."
+        if self.reserved:
+            said += f" {self.reserved} with room are kept free for others."
+        if self.preemption is not None:
+            said += f" Preemption: {_PREEMPTION_WORDS[self.preemption]}."
+        return said
+
+    def _no(self) -> str:
         kind = self.resource_type
         match self.code:
             case ReasonCode.WAITING_FOR_TURN:
@@ -78,14 +151,38 @@ class Reason:
                 return f"It asks for {self.asked} {kind}, and no node has more than {self.free} free."
             case ReasonCode.FREE_RESOURCES_SCATTERED:
                 return "Each resource is free somewhere, but no one node has all of them free."
+            case ReasonCode.RESERVED_FOR_OTHERS:
+                return "The nodes with room for it are kept free for asks that have waited longer."
             case ReasonCode.QUEUE_MAX:
                 return (
                     f"Queue {self.queue} uses {self.used} of its max of {self.limit} {kind}; "
                     f"{self.asked} more would go over."
                 )
+            case ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
+                return (
+                    f"{self._subject()} uses {self.used} of the limit of {self.limit} {kind} in queue {self.queue}; "
+                    f"{self.asked} more would go over."
+                )
             case ReasonCode.QUEUE_MAX_APPLICATIONS:
                 return f"Queue {self.queue} runs {self.used} applications and may run {self.limit}."
+            case ReasonCode.USER_MAX_APPLICATIONS | ReasonCode.GROUP_MAX_APPLICATIONS:
+                return (
+                    f"{self._subject()} runs {self.used} applications in queue {self.queue} and may run {self.limit}."
+                )
+            case ReasonCode.REQUIRED_NODE_UNKNOWN:
+                return f"It must run on node {self.node}, which is not known."
+            case ReasonCode.REQUIRED_NODE_FULL:
+                return (
+                    f"It must run on node {self.node} and asks for {self.asked} {kind}; "
+                    f"{self.free} of {self.limit} are free there."
+                )
             case ReasonCode.QUEUE_STOPPED:
                 return f"Queue {self.queue} is stopped."
             case ReasonCode.RM_STOPPED:
                 return "The resource manager is stopped; it must register again."
+
+    def _subject(self) -> str:
+        group = self.code in (ReasonCode.GROUP_LIMIT, ReasonCode.GROUP_MAX_APPLICATIONS)
+        if group and self.who == "*":
+            return "All groups without a limit of their own together"
+        return f"{'Group' if group else 'User'} {self.who}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from muster_scheduler.core import placement
 from muster_scheduler.core.commands import (
@@ -24,7 +25,7 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import ClusterConfig, partition_name
-from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, in_order, unique_key
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, unique_key
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
@@ -37,7 +38,7 @@ from muster_scheduler.core.outcome import (
     RejectedAsk,
     RejectedNode,
 )
-from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.partition import Partition, Timed
 from muster_scheduler.core.resources import TooManyTypes
 from muster_scheduler.core.states import AppEvent, AppState
 
@@ -62,7 +63,7 @@ class SchedulerCore:
         self.config = config
         self.partitions = {each.name: Partition(each, searching=searching) for each in config.partitions}
         self.next_submission = 1
-        self._deadlines: list[tuple[int, int, Partition, Application | Queue]] = []
+        self._deadlines: list[tuple[int, int, Partition, Timed]] = []
         self._deadline_order = 0
 
     # ---- door one --------------------------------------------------------------------------------------------------
@@ -106,17 +107,20 @@ class SchedulerCore:
         left = budget
         for partition in self.partitions.values():
             left -= partition.cycle.run(out, now_ns, left)
-        self.exhausted = left > 0
+        self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
         self._collect_deadlines()
         return out
 
     #: After a cycle: nothing more fits until something changes. False: the budget ran out first.
     exhausted: bool = False
 
-    def activate(self, now_ns: int = 0) -> None:
-        """Ends a fold: from here on this core may decide."""
+    def activate(self, now_ns: int = 0, decided_ns: int = 0) -> None:
+        """Ends a fold: from here on this core may decide.
+
+        :param decided_ns: the last time that something was decided before; 0: as ``now_ns``.
+        """
         for partition in self.partitions.values():
-            partition.activate(now_ns)
+            partition.activate(now_ns, decided_ns or now_ns)
         self._collect_deadlines()
 
     def next_deadline_ns(self) -> int | None:
@@ -126,10 +130,8 @@ class SchedulerCore:
     def _fire_deadlines(self, out: Outcome, now_ns: int) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             due_ns, _, partition, what = heapq.heappop(self._deadlines)
-            if isinstance(what, Queue):
-                partition.sweep_queue(what, out, now_ns)
-            elif what.deadline_ns == due_ns and not what.gone:
-                partition.expire(what, out, now_ns)
+            if not what.gone:
+                partition.come(what, due_ns, out, now_ns)
 
     def _collect_deadlines(self) -> None:
         for partition in self.partitions.values():
@@ -251,6 +253,8 @@ class SchedulerCore:
                 out,
                 now_ns,
             )
+        for ask in list(node.reservations):
+            partition.unreserve(ask, out, now_ns)
         for foreign in list(node.foreign.values()):
             partition.unhold(foreign)
             out.touch(foreign, partition.name)
@@ -375,10 +379,10 @@ class SchedulerCore:
                 partition.complete_if_idle(app, out, now_ns)
             return
         submission = old.submission if old is not None else self._submission()
-        ask = partition.ask_of(item, app, shape, submission, old.created_ns if old is not None else now_ns)
-        ask.allocated, ask.pending = made, item.wanted - made
+        demand = partition.demand_of(item, shape, submission, old.created_ns if old is not None else now_ns)
+        ask = Ask(app, demand, item.wanted - made, made)
         if old is not None:
-            if _asks_for(old) == _asks_for(ask):
+            if old.pending == ask.pending and old.demand.same_as(demand):
                 return
             ask.published, old.published = old.published, False
             partition.remove_ask(old, out, now_ns, None)
@@ -486,25 +490,8 @@ class SchedulerCore:
             completing=False,
         )
         old = app.asks.get(held.key)
-        ask = Ask(
-            app,
-            held.key,
-            held.shape,
-            1 if old is None else old.pending + 1,
-            held.priority,
-            self._submission(),
-            held.created_ns,
-            held.tags,
-            held.ordinal if old is None else old.allocated,
-            held.task_group,
-            held.placeholder,
-            held.originator,
-            held.allow_preempt_self,
-            held.allow_preempt_other,
-            held.has_preemption_policy,
-            held.execution_timeout_ms,
-            held.previous_generation,
-        )
+        demand = replace(held.demand, submission=self._submission())
+        ask = Ask(app, demand, 1 if old is None else old.pending + 1, held.ordinal if old is None else old.allocated)
         if old is not None:
             ask.published, old.published = old.published, False
             partition.remove_ask(old, out, now_ns, None)
@@ -552,25 +539,6 @@ def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
     if item.uuid:
         return list(app.by_uuid.get(item.uuid, ()))
     return app.held(item.key) if item.key else in_order(app.allocations.values())
-
-
-def _asks_for(ask: Ask) -> tuple[object, ...]:
-    """Everything that an RM may change in an ask by sending it again."""
-    return (
-        ask.shape,
-        ask.priority,
-        ask.pending,
-        ask.created_ns,
-        ask.tags,
-        ask.task_group,
-        ask.placeholder,
-        ask.originator,
-        ask.allow_preempt_self,
-        ask.allow_preempt_other,
-        ask.has_preemption_policy,
-        ask.execution_timeout_ms,
-        ask.previous_generation,
-    )
 
 
 class _Negative(ValueError):

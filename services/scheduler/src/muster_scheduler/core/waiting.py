@@ -4,22 +4,24 @@ Ready: an application's groups, a leaf's applications, a parent's queues, each i
 takes the first of the first of the first. Parked: what was found not to fit waits, by shape and leaf, on the thing
 that said "no", and is looked at again only when that very thing gained:
 
-* at a queue, when an ask would take it over its max (woken by a release under that queue);
+* at a ledger (a queue, or a user or group in one), when an ask would take it over its limit (woken by a release there);
 * at the nodes, when no node has room (woken by a node that gained room for this shape);
-* at a queue's maximum of running applications (woken when one stops running).
+* at one node, when it is required (woken when that node gained);
+* at a ledger's maximum of running applications (woken when one stops running).
 
-Of the groups of one shape in one leaf only the first is woken; each success wakes the next (``wake_next``). So a
+Of the groups of one waitlist only the first is woken; each success wakes the next (``wake_next``). So a
 release in front of 100,000 waiting asks costs as many looks as it makes allocations.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from muster_scheduler.core import ordering
-from muster_scheduler.core.objects import Application, AskGroup, Node, Place, Queue, Waitlist
+from muster_scheduler.core.objects import Application, AskGroup, Ledger, Node, Place, Queue, Tracker, Waitlist
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, fits
@@ -33,11 +35,17 @@ class Waiting:
     """The ready and the parked of one partition.
 
     :ivar no_node: the lists that wait for room on a node, by shape.
+    :ivar required: the same, of those that must run on one node, by its id.
+    :ivar gained_reserved: nodes with more room that are kept free for somebody.
+    :ivar parked: the groups that were parked, or whose first ask is another one, since this was last emptied.
     """
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
         self.no_node: Place = {}
+        self.required: dict[str, Place] = {}
+        self.gained_reserved: list[Node] = []
+        self.parked: dict[AskGroup, None] = {}
         # Shapes that no node has room for: they need not look again. Never iterated where an order could show.
         self.found_no_node: set[Shape] = set()
         # Of those woken in this cycle: nothing but the nodes that gained can have room, when they are few.
@@ -45,9 +53,9 @@ class Waiting:
         self.gained: list[Node] = []
         self._in_flight: dict[Waitlist, None] = {}
         self._woken_apps: dict[Application, None] = {}
-        self._queues_with_waiting_apps: dict[Queue, None] = {}
+        self._ledgers_with_waiting_apps: dict[Ledger, None] = {}
         self._gained_nodes: dict[Node, None] = {}
-        self._gained_queues: dict[Queue, None] = {}
+        self._gained_ledgers: dict[Ledger, None] = {}
 
     # ---- what gained -----------------------------------------------------------------------------------------------
 
@@ -59,11 +67,24 @@ class Waiting:
         """The node is out of the search."""
         self._gained_nodes.pop(node, None)
 
-    def queues_gained(self, leaf: Queue) -> None:
-        """Something under the leaf was released."""
-        for queue in leaf.line:
-            if queue.blocked:
-                self._gained_queues[queue] = None
+    def ledgers_gained(self, app: Application) -> None:
+        """Something of the application was released."""
+        for ledger in app.ledgers:
+            if ledger.blocked:
+                self._gained_ledgers[ledger] = None
+
+    @property
+    def stirred(self) -> bool:
+        """Something gained that nobody was woken for yet."""
+        return bool(self._gained_nodes or self._gained_ledgers)
+
+    def stir(self, ledgers: Iterable[Ledger]) -> None:
+        """Limits moved: whoever waits at the ledgers looks again."""
+        for ledger in ledgers:
+            if ledger.blocked:
+                self._gained_ledgers[ledger] = None
+            if ledger.waiting_apps:
+                self._ledgers_with_waiting_apps[ledger] = None
 
     def resume(self, leaf: Queue) -> None:
         """After a fold: until the next cycle nobody is on the leaf's recorded lists, and nobody waits to run."""
@@ -108,6 +129,7 @@ class Waiting:
             return
         if old is not None:
             leaf.ready_apps.remove((*old, app))
+        ordering.lend(leaf, old, new)
         app.ready_key = new
         if new is not None:
             leaf.ready_apps.add((*new, app))
@@ -135,24 +157,38 @@ class Waiting:
             del ready[bisect_left(ready, old)]
         if new is not None:
             insort(ready, (*new, queue))
+        ordering.lend(parent, old, new)
         queue.ready_key = new
 
     def park(self, group: AskGroup, place: Place, reason: Reason, out: Outcome, now_ns: int) -> None:
         """The group waits: out of the ready ones, on the list of its shape, which is registered at ``place``."""
         app = group.app
         leaf = app.queue
-        waitlist = leaf.waitlists.get(group.shape)
+        waitlist = leaf.waitlists.get(group.wait_key)
         if waitlist is None:
-            leaf.waitlists[group.shape] = waitlist = Waitlist(leaf, group.shape)
+            leaf.waitlists[group.wait_key] = waitlist = Waitlist(leaf, group.wait_key)
         self.unready(group)
         waitlist.park(group, self.wait_key(group))
         waitlist.register(place)
+        self.parked[group] = None
         self.note(waitlist, reason, out, now_ns)
         self.refresh_app(app)
         if not app.counted:
-            for queue in leaf.ancestry:
-                if queue.waiting_apps:
-                    self.wake_app(queue)
+            for ledger in app.ledgers:
+                if ledger.waiting_apps:
+                    self.wake_app(ledger)
+
+    def join(self, group: AskGroup, waitlist: Waitlist) -> None:
+        """What holds the others of the list holds this group too: it waits without having been tried."""
+        waitlist.park(group, self.wait_key(group))
+        self.parked[group] = None
+
+    def next_in_line(self, group: AskGroup) -> None:
+        """The first of a parked group's asks went: another one may have waited as long."""
+        if group.parked_key is not None:
+            waitlist = group.app.queue.waitlists[group.wait_key]
+            waitlist.tried = False
+            self.parked[group] = None
 
     def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> None:
         """Why the list waits. The same "no" again changes nothing: its figures are those of the first time."""
@@ -163,7 +199,7 @@ class Waiting:
     def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
         """Nobody waits on the list any more."""
         waitlist.register(None)
-        del waitlist.leaf.waitlists[waitlist.shape]
+        del waitlist.leaf.waitlists[waitlist.key]
         waitlist.gone = True
         self.found_no_node.discard(waitlist.shape)  # so that shapes of the past are not kept
         out.touch(waitlist, self._partition)
@@ -181,24 +217,34 @@ class Waiting:
     def rekey_parked(self, app: Application) -> None:
         for group in app.groups.values():
             if group.parked_key is not None and group.head() is not None:
-                waitlist = app.queue.waitlists[group.shape]
+                waitlist = app.queue.waitlists[group.wait_key]
                 waitlist.unpark(group)
                 waitlist.park(group, self.wait_key(group))
 
     def wake(self) -> None:
-        for queue in self._gained_queues:
-            used, limit = queue.allocated, queue.limit
-            for shape, lists in list(queue.blocked.items()):
+        """Those who wait for what has gained since the last time are tried again."""
+        for ledger in self._gained_ledgers:
+            used, limit = ledger.allocated, ledger.limit
+            for shape, lists in list(ledger.blocked.items()):
                 if all(used[number] + value <= limit[number] for number, value in shape.items):
                     self._wake_lists(lists)
-        self._gained_queues.clear()
-        for queue in list(self._queues_with_waiting_apps):
-            if queue.waiting_apps:
-                self.wake_app(queue)
+        self._gained_ledgers.clear()
+        for ledger in list(self._ledgers_with_waiting_apps):
+            if ledger.waiting_apps:
+                self.wake_app(ledger)
             else:
-                del self._queues_with_waiting_apps[queue]
+                del self._ledgers_with_waiting_apps[ledger]
         self.only_gained.clear()
-        self.gained = [node for node in self._gained_nodes if node.index_key is not None]
+        self.gained = []
+        self.gained_reserved = []
+        for node in self._gained_nodes:
+            if node.index_key is not None:
+                self.gained.append(node)
+            elif node.reservations:
+                self.gained_reserved.append(node)
+            for shape, lists in list(self.required.get(node.node_id, {}).items()):
+                if fits(shape.items, node.available):
+                    self._wake_lists(lists)
         self._gained_nodes.clear()
         if self.gained:
             self._wake_for_nodes()
@@ -221,9 +267,9 @@ class Waiting:
             self._in_flight[waitlist] = None
             self._wake_first(waitlist)
 
-    def wake_next(self, leaf: Queue, shape: Shape) -> None:
-        """A group of this shape in this leaf went its way: the next one that waits may follow."""
-        waitlist = leaf.waitlists.get(shape)
+    def wake_next(self, group: AskGroup) -> None:
+        """The group went its way: the next one of its list may follow."""
+        waitlist = group.app.queue.waitlists.get(group.wait_key)
         if waitlist is not None and waitlist.place is None:
             self._wake_first(waitlist)
 
@@ -245,26 +291,28 @@ class Waiting:
                 out.touch(app, self._partition)
         self._woken_apps.clear()
 
-    def wait_to_run(self, app: Application, queue: Queue, out: Outcome, now_ns: int) -> None:
+    def wait_to_run(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
+        """The ledger runs as many applications as it may: the application as a whole waits there."""
         reason = Reason(
-            ReasonCode.QUEUE_MAX_APPLICATIONS,
-            queue.path,
-            used=queue.running_applications,
-            limit=queue.max_applications,
+            _full(ledger),
+            ledger.path,
+            used=ledger.running_applications,
+            limit=ledger.max_applications,
+            who=ledger.who,
         )
         if not reason.same_as(app.reason):
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
-        app.waiting_at = queue
+        app.waiting_at = ledger
         app.waiting_key = self._waiting_key(app)
-        queue.waiting_apps.add((*app.waiting_key, app))
-        self._queues_with_waiting_apps[queue] = None
+        ledger.waiting_apps.add((*app.waiting_key, app))
+        self._ledgers_with_waiting_apps[ledger] = None
         # Nothing of it waits for anything else now. Its groups may have been the woken ones of their lists.
         for group in list(app.groups.values()):
             if group.parked_key is None:
-                self.wake_next(app.queue, group.shape)
+                self.wake_next(group)
                 continue
-            waitlist = app.queue.waitlists[group.shape]
+            waitlist = app.queue.waitlists[group.wait_key]
             waitlist.unpark(group)
             self.place_ready(group)
             if not waitlist.groups and waitlist.place is not None:
@@ -277,11 +325,11 @@ class Waiting:
 
     def _rekey_waiting(self, app: Application) -> None:
         """It has another first group now: perhaps another place among those that wait to run."""
-        queue, new = app.waiting_at, self._waiting_key(app)
-        if queue is not None and new != app.waiting_key:
-            queue.waiting_apps.remove((*app.waiting_key, app))
+        ledger, new = app.waiting_at, self._waiting_key(app)
+        if ledger is not None and new != app.waiting_key:
+            ledger.waiting_apps.remove((*app.waiting_key, app))
             app.waiting_key = new
-            queue.waiting_apps.add((*new, app))
+            ledger.waiting_apps.add((*new, app))
 
     def stop_waiting(self, app: Application) -> None:
         assert app.waiting_at is not None
@@ -289,11 +337,36 @@ class Waiting:
         app.waiting_at = None
         self._woken_apps[app] = None
 
-    def wake_app(self, queue: Queue) -> None:
-        """The queue may run one more: the first that waits is tried, if it has anything to try."""
-        while queue.waiting_apps and queue.running_applications < queue.max_applications:
-            app: Application = queue.waiting_apps[0][-1]
+    def wake_app(self, ledger: Ledger) -> None:
+        """The ledger may run one more: the first that waits is tried, if it has anything to try."""
+        most = ledger.max_applications
+        while ledger.waiting_apps and (not most or ledger.running_applications < most):
+            app: Application = ledger.waiting_apps[0][-1]
             self.stop_waiting(app)
             self.refresh_app(app)
             if app.ready:
                 return
+
+    def restart(self, leaf: Queue, out: Outcome) -> None:
+        """The rules changed: nobody in the leaf waits for anything any more; all are tried anew.
+
+        The lists go at once, so that their tombstones come before the records of those that take their places.
+        """
+        for waitlist in list(leaf.waitlists.values()):
+            for *_, group in list(waitlist.groups):
+                waitlist.unpark(group)
+            self.forget_list(waitlist, out)
+        for app in leaf.applications.values():
+            if app.waiting_at is not None:
+                self.stop_waiting(app)
+            for group in app.groups.values():
+                group.wait_key = (group.shape, app.trackers, group.required_node)
+                if group.asks:
+                    self.place_ready(group)
+            self.refresh_app(app)
+
+
+def _full(ledger: Ledger) -> ReasonCode:
+    if not isinstance(ledger, Tracker):
+        return ReasonCode.QUEUE_MAX_APPLICATIONS
+    return ReasonCode.GROUP_MAX_APPLICATIONS if ledger.group else ReasonCode.USER_MAX_APPLICATIONS

@@ -82,7 +82,7 @@ class SchedulerMachine:
         """Everything is collected: builds the cores, and checks them."""
         self._folder.settle()
         for rm_id, state in self._folder.rms.items():
-            state.core.activate(now_ns)
+            state.core.activate(now_ns, state.info.last_decided_ns)
             invariants.check(state.core)
             self._emitters[rm_id] = Emitter(self._topics, state.info)
             self._now_ns = max(self._now_ns, state.info.last_decided_ns)

@@ -303,6 +303,7 @@ class QueueObject(_message.Message):
     MAX_APPLICATIONS_FIELD_NUMBER: _builtins.int
     HAS_GUARANTEED_FIELD_NUMBER: _builtins.int
     HAS_MAX_FIELD_NUMBER: _builtins.int
+    QUOTA_NS_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     path: _builtins.str
     state: _builtins.str
@@ -313,6 +314,8 @@ class QueueObject(_message.Message):
     max_applications: _builtins.int
     has_guaranteed: _builtins.bool
     has_max: _builtins.bool
+    quota_ns: _builtins.int
+    """when what is above max will be preempted; 0: never"""
     @_builtins.property
     def guaranteed(self) -> Global___Quantities: ...
     @_builtins.property
@@ -333,10 +336,11 @@ class QueueObject(_message.Message):
         max_applications: _builtins.int = ...,
         has_guaranteed: _builtins.bool = ...,
         has_max: _builtins.bool = ...,
+        quota_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "max", b"max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "has_guaranteed", b"has_guaranteed", "has_max", b"has_max", "leaf", b"leaf", "managed", b"managed", "max", b"max", "max_applications", b"max_applications", "partition", b"partition", "path", b"path", "properties", b"properties", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "has_guaranteed", b"has_guaranteed", "has_max", b"has_max", "leaf", b"leaf", "managed", b"managed", "max", b"max", "max_applications", b"max_applications", "partition", b"partition", "path", b"path", "properties", b"properties", "quota_ns", b"quota_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -560,12 +564,24 @@ class AskObject(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     ALLOCATED_FIELD_NUMBER: _builtins.int
     PREVIOUS_GENERATION_FIELD_NUMBER: _builtins.int
+    RESERVED_NODE_FIELD_NUMBER: _builtins.int
+    RESERVED_NS_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
+    SCALED_UP_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """how many allocations are still wanted"""
     allocated: _builtins.int
     """how many were made"""
     previous_generation: _builtins.bool
     """asked for as si.v1.AllocationAsk"""
+    reserved_node: _builtins.str
+    """the node that is kept free for it, or "" """
+    reserved_ns: _builtins.int
+    """since when"""
+    preempts: _builtins.bool
+    """victims were chosen for it"""
+    scaled_up: _builtins.bool
+    """the RM was told that the cluster is too small for it"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     def __init__(
@@ -575,10 +591,14 @@ class AskObject(_message.Message):
         pending: _builtins.int = ...,
         allocated: _builtins.int = ...,
         previous_generation: _builtins.bool = ...,
+        reserved_node: _builtins.str = ...,
+        reserved_ns: _builtins.int = ...,
+        preempts: _builtins.bool = ...,
+        scaled_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "demand", b"demand", "pending", b"pending", "previous_generation", b"previous_generation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "demand", b"demand", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -595,6 +615,8 @@ class AllocationObject(_message.Message):
     FOREIGN_FIELD_NUMBER: _builtins.int
     PREVIOUS_GENERATION_FIELD_NUMBER: _builtins.int
     ORDINAL_FIELD_NUMBER: _builtins.int
+    PREEMPTED_FIELD_NUMBER: _builtins.int
+    TIMED_OUT_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     uuid: _builtins.str
     allocated_ns: _builtins.int
@@ -602,8 +624,14 @@ class AllocationObject(_message.Message):
     previous_generation: _builtins.bool
     ordinal: _builtins.int
     """n of an ask with repeats, from 0"""
+    timed_out: _builtins.bool
+    """told to go because its time was up; likewise"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
+    @_builtins.property
+    def preempted(self) -> Global___PreemptedObject:
+        """set when it was told to go; it counts until the RM confirms"""
+
     def __init__(
         self,
         *,
@@ -614,14 +642,64 @@ class AllocationObject(_message.Message):
         foreign: _builtins.bool = ...,
         previous_generation: _builtins.bool = ...,
         ordinal: _builtins.int = ...,
+        preempted: Global___PreemptedObject | None = ...,
+        timed_out: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand", "preempted", b"preempted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "previous_generation", b"previous_generation", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "timed_out", b"timed_out", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AllocationObject: _TypeAlias = AllocationObject  # noqa: Y015
+
+@_typing.final
+class PreemptedObject(_message.Message):
+    """Why an allocation was preempted, and for whom. Shares are the fair share of the queue, without and with what goes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    ALLOCATION_KEY_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    VICTIM_SHARE_BEFORE_FIELD_NUMBER: _builtins.int
+    VICTIM_SHARE_AFTER_FIELD_NUMBER: _builtins.int
+    ASKER_SHARE_BEFORE_FIELD_NUMBER: _builtins.int
+    ASKER_SHARE_AFTER_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    """GUARANTEE, PRIORITY, REQUIRED_NODE, QUOTA"""
+    application_id: _builtins.str
+    """of the ask that it makes room for; "" for QUOTA"""
+    allocation_key: _builtins.str
+    queue: _builtins.str
+    """the ask's leaf; for QUOTA the queue above its max"""
+    since_ns: _builtins.int
+    victim_share_before: _builtins.float
+    victim_share_after: _builtins.float
+    asker_share_before: _builtins.float
+    asker_share_after: _builtins.float
+    def __init__(
+        self,
+        *,
+        rule: _builtins.str = ...,
+        application_id: _builtins.str = ...,
+        allocation_key: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        since_ns: _builtins.int = ...,
+        victim_share_before: _builtins.float = ...,
+        victim_share_after: _builtins.float = ...,
+        asker_share_before: _builtins.float = ...,
+        asker_share_after: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_key", b"allocation_key", "application_id", b"application_id", "asker_share_after", b"asker_share_after", "asker_share_before", b"asker_share_before", "queue", b"queue", "rule", b"rule", "since_ns", b"since_ns", "victim_share_after", b"victim_share_after", "victim_share_before", b"victim_share_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreemptedObject: _TypeAlias = PreemptedObject  # noqa: Y015
 
 @_typing.final
 class ReasonObject(_message.Message):
@@ -641,6 +719,15 @@ class ReasonObject(_message.Message):
     FREE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     SINCE_NS_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    LACKING_FIELD_NUMBER: _builtins.int
+    PREEMPTION_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    USER_GROUP_FIELD_NUMBER: _builtins.int
+    REQUIRED_NODE_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     leaf: _builtins.str
     """path of the queue that they are in"""
@@ -658,10 +745,26 @@ class ReasonObject(_message.Message):
     message: _builtins.str
     """one sentence for people"""
     since_ns: _builtins.int
+    who: _builtins.str
+    """the user or group whose limit says no"""
+    node: _builtins.str
+    """the node that is required"""
+    nodes: _builtins.int
+    """how many nodes there were"""
+    reserved: _builtins.int
+    """how many of them would do, but are kept free for others"""
+    preemption: _builtins.str
+    """why preemption did not help, see PreemptionNo; "": not tried"""
+    user: _builtins.str
+    """Whose limits hold for those who wait, and the one node that they may run on: with leaf and resource, who it is about."""
+    user_group: _builtins.str
+    required_node: _builtins.str
     @_builtins.property
     def resource(self) -> Global___Quantities:
         """of each of the asks"""
 
+    @_builtins.property
+    def lacking(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lacking]: ...
     def __init__(
         self,
         *,
@@ -677,11 +780,44 @@ class ReasonObject(_message.Message):
         free: _builtins.int = ...,
         message: _builtins.str = ...,
         since_ns: _builtins.int = ...,
+        who: _builtins.str = ...,
+        node: _builtins.str = ...,
+        nodes: _builtins.int = ...,
+        reserved: _builtins.int = ...,
+        lacking: _abc.Iterable[Global___Lacking] | None = ...,
+        preemption: _builtins.str = ...,
+        user: _builtins.str = ...,
+        user_group: _builtins.str = ...,
+        required_node: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "code", b"code", "free", b"free", "leaf", b"leaf", "limit", b"limit", "message", b"message", "partition", b"partition", "queue", b"queue", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "partition", b"partition", "preemption", b"preemption", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReasonObject: _TypeAlias = ReasonObject  # noqa: Y015
+
+@_typing.final
+class Lacking(_message.Message):
+    """So many nodes have too little of this type."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCE_TYPE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    resource_type: _builtins.str
+    nodes: _builtins.int
+    def __init__(
+        self,
+        *,
+        resource_type: _builtins.str = ...,
+        nodes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "resource_type", b"resource_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lacking: _TypeAlias = Lacking  # noqa: Y015

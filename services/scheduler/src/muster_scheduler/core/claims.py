@@ -1,0 +1,306 @@
+"""The rights of those who wait long: a node kept free, the preemption of others, a word to the autoscaler.
+
+A waitlist that is parked asks for its turn (`_ask`): a deadline at the age at which its first ask may reserve,
+or one of them preempt. When it has come, the cycle gives it the turn after its normal search, so that nothing is
+reserved or preempted for what simply fits. What could not be helped is tried again only when something changed, and
+then at whole multiples of :data:`RETRY_NS` after it first came to its right: asks that wait for ever cost nothing
+while nothing moves, and when a list is tried depends on what is recorded only, so that a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from muster_scheduler.core import preemption
+from muster_scheduler.core.objects import Ask, AskGroup, Node, Waitlist
+from muster_scheduler.core.outcome import Outcome, TooSmallCluster
+from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
+
+if TYPE_CHECKING:
+    from muster_scheduler.core.partition import Partition
+
+# Between two tries of the same list (the real core's interval between preemption checks of an ask).
+RETRY_NS = 15 * 1_000_000_000
+# Turns in one cycle, and preemptions for one leaf in it: the rest comes in the next, behind what came in meanwhile.
+TURNS_MAX = 100
+PREEMPTIONS_PER_LEAF_MAX = 10
+# How long asks are collected before the RM is told that the cluster is too small for them.
+REPORT_NS = 1_000_000_000
+
+
+class Claims:
+    """Reservations, preemption and autoscaling signals of one partition."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._due: dict[Waitlist, None] = {}
+        self._idle: dict[Waitlist, None] = {}
+        self._idle_version = -1
+        self._unreported: dict[AskGroup, None] = {}
+        self.report_ns = 0
+        self.gone = False
+
+    @property
+    def waiting(self) -> bool:
+        """Somebody's turn has come and was not given yet."""
+        return bool(self._due)
+
+    # ---- when ------------------------------------------------------------------------------------------------------
+
+    def parked(self, now_ns: int) -> None:
+        """After a search: those who were parked in it ask for their turn."""
+        partition = self._partition
+        parked = partition.waiting.parked
+        lists: dict[Waitlist, None] = {}
+        for group in parked:
+            waitlist = group.app.queue.waitlists.get(group.wait_key)
+            if group.parked_key is None or waitlist is None or waitlist.place is None:
+                continue
+            lists[waitlist] = None
+            if group.unreported and waitlist.place is partition.waiting.no_node:
+                self._unreported[group] = None
+            self._ask(waitlist, (*self._rights_of_first(waitlist), *self._rights_of(waitlist, group)), now_ns)
+        parked.clear()
+        for waitlist in lists:
+            waitlist.tried = True
+        if self._unreported and not self.report_ns:
+            self.report_ns = (now_ns // REPORT_NS + 1) * REPORT_NS
+            partition.deadlines.append((self.report_ns, self))
+        if self._idle and self._idle_version != partition.version:
+            idle, self._idle = self._idle, {}
+            for waitlist in idle:
+                if not waitlist.gone and waitlist.place is not None:
+                    self._ask(waitlist, self._rights_since(waitlist), now_ns)
+        self._idle_version = partition.version
+
+    def _ask(self, waitlist: Waitlist, rights_since: Iterable[int], now_ns: int) -> None:
+        """Sets the list's deadline, when there is anything that waiting may bring."""
+        due: int | None = None
+        for since_ns in rights_since:
+            seen_ns = waitlist.seen_ns or now_ns
+            if waitlist.tried and since_ns <= seen_ns:
+                since_ns += ((seen_ns - since_ns) // RETRY_NS + 1) * RETRY_NS
+            if due is None or since_ns < due:
+                due = since_ns
+        if due is None:
+            return
+        if due <= now_ns:
+            self.come(waitlist)
+        elif not waitlist.due_ns or due < waitlist.due_ns:
+            self._set_due(waitlist, due)
+
+    def _set_due(self, waitlist: Waitlist, due_ns: int) -> None:
+        waitlist.due_ns = due_ns
+        self._partition.deadlines.append((due_ns, waitlist))
+
+    def come(self, waitlist: Waitlist) -> None:
+        """The list's deadline has come."""
+        waitlist.due_ns = waitlist.seen_ns = 0
+        self._due[waitlist] = None
+
+    def _rights_since(self, waitlist: Waitlist) -> Iterator[int]:
+        """From when on the list's first ask may reserve, and each group's next one preempt."""
+        yield from self._rights_of_first(waitlist)
+        for *_, group in waitlist.groups:
+            yield from self._rights_of(waitlist, group)
+
+    def _rights_of_first(self, waitlist: Waitlist) -> Iterator[int]:
+        head = _head(waitlist)
+        if head is None:
+            return
+        if self._may_reserve(waitlist, head):
+            yield head.created_ns + (0 if waitlist.required_node else self._partition.config.reservation.delay_ns)
+        if waitlist.required_node and head.reserved is not None and not head.preempts:
+            yield head.created_ns
+
+    def _rights_of(self, waitlist: Waitlist, group: AskGroup) -> Iterator[int]:
+        if group.preempts and not waitlist.required_node and self._partition.config.preemption.enabled:
+            asking = _not_yet_preempting(group)
+            if asking is not None:
+                yield asking.created_ns + waitlist.leaf.policy.preemption_delay_ns
+
+    def _preempting_groups(self, waitlist: Waitlist) -> list[AskGroup]:
+        if not self._partition.config.preemption.enabled:
+            return []
+        return [group for *_, group in waitlist.groups if group.preempts]
+
+    def _may_reserve(self, waitlist: Waitlist, head: Ask) -> bool:
+        if head.reserved is not None or waitlist.reason is None:
+            return False
+        if waitlist.required_node:
+            return waitlist.required_node in self._partition.nodes
+        return (
+            self._partition.config.reservation.enabled
+            and waitlist.place is self._partition.waiting.no_node
+            and waitlist.reason.code not in (ReasonCode.LARGER_THAN_ANY_NODE, ReasonCode.NO_NODES)
+        )
+
+    # ---- turns -----------------------------------------------------------------------------------------------------
+
+    def run(self, out: Outcome, now_ns: int) -> None:
+        """Gives those their turns whose time has come."""
+        attempts: dict[str, int] = {}
+        if self._due:
+            for waitlist in sorted(self._due, key=_longest_waiting)[:TURNS_MAX]:
+                del self._due[waitlist]
+                if not waitlist.gone and waitlist.place is not None:
+                    self._turn(waitlist, attempts, out, now_ns)
+        if self.report_ns and now_ns >= self.report_ns:
+            self._report(out, now_ns)
+
+    def _turn(self, waitlist: Waitlist, attempts: dict[str, int], out: Outcome, now_ns: int) -> None:
+        # 1. A node for the first of them.
+        head = _head(waitlist)
+        if head is None:
+            return
+        within_limits = self._partition.cycle.over_limit(head.app, head.demand.shape) is None
+        if within_limits and self._may_reserve(waitlist, head):
+            self._reserve(waitlist, head, out, now_ns)
+        # 2. Others make room.
+        finished = True
+        if waitlist.required_node:
+            self._preempt_on_required_node(waitlist, head, out, now_ns)
+        else:
+            for group in self._preempting_groups(waitlist):
+                finished = self._preempt_for(waitlist, group, attempts, out, now_ns) and finished
+        # 3. What could not be helped now is tried again when something changed.
+        if not finished:
+            self._due[waitlist] = None
+            return
+        later = []
+        for since_ns in self._rights_since(waitlist):
+            if since_ns <= now_ns:
+                self._idle[waitlist] = None
+            else:
+                later.append(since_ns)
+        if later:
+            self._set_due(waitlist, min(later))
+
+    def _reserve(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
+        partition = self._partition
+        if waitlist.required_node:
+            node = partition.nodes[waitlist.required_node]
+            if any(value > node.capacity[number] for number, value in head.shape.items):
+                return
+            for other in [ask for ask in node.reservations if not ask.demand.required_node]:
+                partition.unreserve(other, out, now_ns)
+            partition.reserve(head, node, out, now_ns)
+        elif now_ns >= head.created_ns + partition.config.reservation.delay_ns:
+            best = self._node_to_reserve(head)
+            if best is not None:
+                partition.reserve(head, best, out, now_ns)
+
+    def _node_to_reserve(self, ask: Ask) -> Node | None:
+        """Among those that could hold it when empty: the one whose free resources it would use up most (§2.13)."""
+        items = ask.shape.items
+        wanted = dict(items)
+        best, best_score = None, 0.0
+        for node in self._partition.index:
+            capacity = node.capacity
+            if any(value > capacity[number] for number, value in items):
+                continue
+            score = 0.0
+            for number, free in enumerate(node.available):
+                if free > 0:
+                    over = free - wanted.get(number, 0)
+                    if over > 0:
+                        score += over / free
+            if best is None or score < best_score:
+                best, best_score = node, score
+        return best
+
+    # ---- preemption ------------------------------------------------------------------------------------------------
+
+    def _preempt_for(
+        self, waitlist: Waitlist, group: AskGroup, attempts: dict[str, int], out: Outcome, now_ns: int
+    ) -> bool:
+        """Says whether everything was tried that may be tried now."""
+        partition, leaf = self._partition, waitlist.leaf
+        while (asking := _not_yet_preempting(group)) is not None:
+            if now_ns < asking.created_ns + leaf.policy.preemption_delay_ns:
+                break
+            if attempts.get(leaf.path, 0) >= PREEMPTIONS_PER_LEAF_MAX:
+                return False
+            attempts[leaf.path] = attempts.get(leaf.path, 0) + 1
+            found = preemption.search(partition, asking, now_ns)
+            if isinstance(found, PreemptionNo):
+                self._say_no(waitlist, found, out)
+                break
+            self.carry_out(found, asking, out, now_ns)
+        return True
+
+    def _preempt_on_required_node(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
+        if head.reserved is None or head.preempts:
+            return
+        found = preemption.search_required_node(self._partition, head, head.reserved, now_ns)
+        if isinstance(found, PreemptionNo):
+            self._say_no(waitlist, found, out)
+        else:
+            self.carry_out(found, head, out, now_ns)
+
+    def carry_out(self, plan: preemption.Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
+        """Tells the victims to go, and keeps the node free for the ask."""
+        partition = self._partition
+        queue = asking.app.queue.path
+        message = f"Preempted by {asking.key} from application {asking.app.app_id} in {queue}"
+        for victim in plan.victims:
+            partition.preempt(victim.allocation, victim.why, message, out, now_ns)
+        asking.preempts = True
+        out.touch(asking, partition.name)
+        node = plan.node
+        if node is not None and asking.reserved is not node:
+            if asking.reserved is not None:
+                partition.unreserve(asking, out, now_ns)
+            for other in list(node.reservations):
+                partition.unreserve(other, out, now_ns)
+            partition.reserve(asking, node, out, now_ns)
+
+    def _say_no(self, waitlist: Waitlist, no: PreemptionNo, out: Outcome) -> None:
+        if waitlist.reason is not None and waitlist.reason.preemption is not no:
+            waitlist.reason = waitlist.reason.with_preemption(no)
+            out.touch(waitlist, self._partition.name)
+
+    # ---- the autoscaler --------------------------------------------------------------------------------------------
+
+    def _report(self, out: Outcome, now_ns: int) -> None:
+        """Tells the RM of the asks that only a larger cluster would help: each once (core-features §2.17)."""
+        self.report_ns = 0
+        no_node = self._partition.waiting.no_node
+        for group in self._unreported:
+            waitlist = group.app.queue.waitlists.get(group.wait_key)
+            if group.parked_key is None or waitlist is None or waitlist.place is not no_node:
+                continue  # it comes again when it is parked again
+            for ask in group.unreported:
+                if ask.group is group and not ask.scaled_up:
+                    ask.scaled_up = True
+                    out.touch(ask, self._partition.name)
+                    out.facts.append(TooSmallCluster(self._partition.name, ask.app.app_id, ask.key, now_ns))
+            group.unreported = []
+        self._unreported.clear()
+
+
+def _longest_waiting(waitlist: Waitlist) -> tuple[int, int]:
+    head = _head(waitlist)
+    return (head.created_ns, head.submission) if head is not None else (0, 0)
+
+
+def _head(waitlist: Waitlist) -> Ask | None:
+    if not waitlist.groups:
+        return None
+    group: AskGroup = waitlist.groups[0][-1]
+    return group.head()
+
+
+def _not_yet_preempting(group: AskGroup) -> Ask | None:
+    """The oldest ask of the group for which no victims were chosen yet."""
+    best: tuple[int, int, Ask] | None = None
+    head = group.head()
+    if head is not None and not head.preempts:
+        return head
+    for created_ns, submission, _, ask in group.heap:
+        if ask.group is group and not ask.gone and not ask.preempts and ask.pending > 0:
+            place = (created_ns, submission, ask)
+            if best is None or place[:2] < best[:2]:
+                best = place
+    return None if best is None else best[2]

@@ -7,8 +7,22 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muster_scheduler.core.config import DEFAULT_CONFIG, PlacementRuleConfig, QueueConfig
-from muster_scheduler.queue_yaml import CHARACTERS_MAX, PROBLEMS_MAX, Problem, load_queue_config
+from muster_scheduler.core.acl import ACL_CHARACTERS_MAX
+from muster_scheduler.core.config import (
+    DEFAULT_CONFIG,
+    QUEUE_DEPTH_MAX,
+    ChildTemplateConfig,
+    FilterConfig,
+    LimitConfig,
+    PartitionConfig,
+    PlacementRuleConfig,
+    PreemptionConfig,
+    QueueConfig,
+    ReservationConfig,
+)
+from muster_scheduler.queue_yaml import Problem, checksum, load_queue_config
+from muster_scheduler.queue_yaml_rules import EXPRESSIONS_MAX, RULES_MAX
+from muster_scheduler.yaml_reader import CHARACTERS_MAX, PROBLEMS_MAX
 from muster_scheduler.yaml_tree import NODES_MAX
 
 
@@ -17,6 +31,21 @@ def _errors(text: str) -> list[Problem]:
     errors = [problem for problem in problems if problem.severity == "error"]
     assert (config is None) == bool(errors)
     return errors
+
+
+def _warnings(text: str) -> list[Problem]:
+    config, problems = load_queue_config(text)
+    assert config is not None, problems
+    return problems
+
+
+def _only(text: str) -> PartitionConfig:
+    """The one partition of a text without problems."""
+    config, problems = load_queue_config(text)
+    assert config is not None, problems
+    assert problems == []
+    (partition,) = config.partitions
+    return partition
 
 
 def _root(queues: str) -> str:
@@ -38,15 +67,19 @@ checksum: 0123
 partitions:
   - name: DEFAULT
     nodesortpolicy: {type: binpacking, resourceweights: {vcore: 2, memory: 0.5, gpu: 0}}
-    preemption: {enabled: false, quotapreemptionenabled: true}
+    preemption: {enabled: false, quotapreemptionenabled: true, optout: last}
+    reservation: {enabled: false, delay: 0s, timeout: 1h30m}
+    usergroupresolver: {type: ldap}
     placementrules:
-      - {name: Tag, value: namespace, create: true}
-      - {name: user}
+      - {name: Tag, value: namespace, create: true, filter: {type: Deny, users: [ann, bob$], groups: ["^x"]}}
+      - name: user
+        parent: {name: FIXED, value: Parent, filter: {groups: [ops]}, parent: {name: tag, value: team, create: true}}
       - {name: fixed, value: root.a}
-      - {name: provided, create: false}
+      - {name: provided, create: false, filter: {}}
     queues:
       - name: root
         submitacl: '*'
+        limits: [{limit: all, users: [zoe, "*"], groups: [ops, "*"], maxapplications: 9, maxresources: {vcore: 1}}]
         queues:
           - name: A
             maxapplications: 7
@@ -56,7 +89,12 @@ partitions:
             resources:
               guaranteed: {vcore: 500m, memory: 1Gi}
               max: {vcore: 2, memory: 2Gi, gpu: 0}
-          - {name: parent, parent: true}
+          - name: parent
+            parent: true
+            childtemplate:
+              maxapplications: 3
+              properties: {application.sort.policy: fair}
+              resources: {guaranteed: {vcore: 1}, max: {vcore: 4}}
   - name: gpu
     queues: []
 """)
@@ -64,14 +102,19 @@ partitions:
     first, second = config.partitions
     assert (first.name, first.node_sort_policy) == ("default", "binpacking")
     assert first.node_sort_weights == {"vcore": 2.0, "memory": 0.5, "gpu": 0.0}
-    assert (first.preemption.enabled, first.preemption.quota_enabled) == (False, True)
+    assert first.preemption == PreemptionConfig(False, True, True)
+    assert first.reservation == ReservationConfig(False, 0, 5400 * 1_000_000_000)
+    assert first.user_group_resolver == "ldap"
+    by_team = PlacementRuleConfig("tag", True, "team")
+    in_parent = PlacementRuleConfig("fixed", False, "Parent", FilterConfig(groups=("ops",)), by_team)
     assert first.placement_rules == (
-        PlacementRuleConfig("tag", True, "namespace"),
-        PlacementRuleConfig("user"),
+        PlacementRuleConfig("tag", True, "namespace", FilterConfig(True, ("ann", "bob$"), ("^x",))),
+        PlacementRuleConfig("user", parent=in_parent),
         PlacementRuleConfig("fixed", False, "root.a"),
-        PlacementRuleConfig("provided"),
+        PlacementRuleConfig("provided", filter=FilterConfig()),
     )
     assert first.root.submit_acl == "*"
+    assert first.root.limits == (LimitConfig(("zoe", "*"), ("ops", "*"), 9, {"vcore": 1000}, "all"),)
     assert first.root.queues == (
         QueueConfig(
             "A",
@@ -87,15 +130,54 @@ partitions:
             submit_acl="ann,bob ops",
             admin_acl=" admins",
         ),
-        QueueConfig("parent", parent=True),
+        QueueConfig(
+            "parent",
+            parent=True,
+            child_template=ChildTemplateConfig(
+                3, {"application.sort.policy": "fair"}, {"vcore": 1000}, {"vcore": 4000}
+            ),
+        ),
     )
     assert (second.name, second.root) == ("gpu", QueueConfig("root", parent=True))
     assert second.placement_rules == (PlacementRuleConfig("provided"),)
+    assert second == PartitionConfig("gpu", QueueConfig("root", parent=True))
     assert [problem.path for problem in problems] == [
         "partitions[0].queues[0].queues[0].properties.flag",
         "partitions[0].queues[0].queues[0].properties.n",
-        "partitions[0].preemption",
     ]
+
+
+@pytest.mark.parametrize("policy", ["fair", "binpacking", "fragmentation", "dotproduct"])
+def test_node_sort_policies(policy: str) -> None:
+    partition = _only(f"partitions: [{{queues: [], nodesortpolicy: {{type: {policy}}}}}]")
+    assert (partition.node_sort_policy, partition.node_sort_weights) == (policy, {"vcore": 1.0, "memory": 1.0})
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("''", ""), ("os", "os"), ("ldap", "ldap"), ("", "")])
+def test_resolvers(kind: str, kept: str) -> None:
+    assert _only(f"partitions: [{{queues: [], usergroupresolver: {{type: {kind}}}}}]").user_group_resolver == kept
+
+
+def test_what_is_empty_is_not_set() -> None:
+    partition = _only(
+        "partitions: [{queues: [{name: p, parent: true, childtemplate: {}, limits: [], properties: {}}, {name: b}],"
+        " preemption: {}, reservation: {}, usergroupresolver: {}, nodesortpolicy: {}, limits: [], placementrules: []}]"
+    )
+    assert partition == PartitionConfig(
+        "default", QueueConfig("root", True, (QueueConfig("p", True), QueueConfig("b")))
+    )
+
+
+LIMIT = "{users: [ann], maxapplications: 1}"
+
+
+def test_a_partitions_limits_are_roots() -> None:
+    for root in ("", ", limits: []", f", limits: [{LIMIT}]"):
+        partition = _only(f"partitions: [{{queues: [{{name: root{root}}}], limits: [{LIMIT}]}}]")
+        assert partition.root.limits == (LimitConfig(("ann",), (), 1),)
+    assert _only(f"partitions: [{{queues: [{{name: a}}], limits: [{LIMIT}]}}]").root.limits == (
+        LimitConfig(("ann",), (), 1),
+    )
 
 
 def test_a_root_is_put_on_top_of_other_queues() -> None:
@@ -112,12 +194,107 @@ def test_root_in_any_case_is_root() -> None:
     assert config.partitions[0].root.submit_acl == "*"
 
 
-@pytest.mark.parametrize("key", ["limits", "childtemplate"])
-def test_what_has_no_effect_is_said(key: str) -> None:
-    config, problems = load_queue_config(_root(f"    - name: a\n      {key}: [x]\n"))
-    assert config is not None
-    assert [(p.severity, p.line, p.column) for p in problems] == [("warning", 6, 7)]
-    assert "not enforced" in problems[0].message
+WARNINGS = {
+    "unknown property": (
+        _root("    - {name: a, properties: {preemption.dely: 5s}}\n"),
+        5,
+        30,
+        "unknown property 'preemption.dely' is kept and shown, but has no effect: is preemption.delay meant?",
+    ),
+    "a property like no other": (_root("    - {name: a, properties: {x: y}}\n"), 5, 30, "but has no effect"),
+    "a property's value": (
+        _root("    - {name: a, properties: {priority.offset: high}}\n"),
+        5,
+        47,
+        "'high' means the default, 0: expected a 32-bit integer",
+    ),
+    "a property's value in a template": (
+        _root("    - {name: p, parent: true, childtemplate: {properties: {preemption.delay: never}}}\n"),
+        5,
+        78,
+        "'never' means the default, 30s: expected a duration above 0",
+    ),
+    "a property without effect": (
+        _root("    - {name: a, properties: {application.unschedasks.backoff: 3}}\n"),
+        5,
+        30,
+        "has no effect: asks that cannot fit are not tried again and again here",
+    ),
+    "another one": (
+        _root("    - {name: a, properties: {application.unschedasks.backoff.delay: 9s}}\n"),
+        5,
+        30,
+        "has no effect: asks that cannot fit",
+    ),
+    "zero max": (_root("    - {name: a, resources: {max: {x: 0, y: 0}}}\n"), 5, 34, "max is zero in all types"),
+    "zero guaranteed": (
+        _root("    - {name: a, resources: {guaranteed: {x: 0}}}\n"),
+        5,
+        41,
+        "guaranteed is zero in all types: it means not set",
+    ),
+    "a template on a leaf": (
+        _root("    - {name: a, childtemplate: {maxapplications: 3}}\n"),
+        5,
+        17,
+        "childtemplate means nothing to a leaf",
+    ),
+    "names in an access list": (
+        _root("    - {name: a, submitacl: '1st,ann o@ps'}\n"),
+        5,
+        28,
+        "1st, o@ps: no names of users or groups, they let nobody in",
+    ),
+    "a star among names": (
+        _root("    - {name: a, adminacl: '*,ann'}\n"),
+        5,
+        27,
+        "* means everybody only where it stands alone",
+    ),
+    "resolver": (
+        "partitions:\n- queues: []\n  usergroupresolver: {type: LDAP}\n",
+        3,
+        29,
+        "unknown resolver 'LDAP' means none: expected one of os, ldap, test, or nothing",
+    ),
+    "test resolver": ("partitions:\n- queues: []\n  usergroupresolver: {type: test}\n", 3, 29, "for tests only"),
+    "test rule": ("partitions:\n- queues: []\n  placementrules: [{name: Test}]\n", 3, 27, "for tests only"),
+    "a value that nobody reads": (
+        "partitions:\n- queues: []\n  placementrules: [{name: user, value: x}]\n",
+        3,
+        40,
+        "a value means nothing to the rule user",
+    ),
+    "an empty deny": (
+        "partitions:\n- queues: []\n  placementrules: [{name: user, filter: {type: deny}}]\n",
+        3,
+        33,
+        "a deny filter without names refuses everybody",
+    ),
+    "an expression among names": (
+        "partitions:\n- queues: []\n  placementrules: [{name: user, filter: {users: [ann, 'b.*']}}]\n",
+        3,
+        55,
+        "'b.*' is no user's name and stands for nobody",
+    ),
+    "a parent that may not create": (
+        (
+            "partitions:\n- queues: []\n"
+            "  placementrules: [{name: user, create: true, parent: {name: fixed, value: users}}]\n"
+        ),
+        3,
+        20,
+        "placement rule no. #0 (fixed->user) references non-existing queues (root.users) and create of a parent is",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WARNINGS)
+def test_what_does_not_do_what_it_seems_to_is_said(case: str) -> None:
+    text, line, column, what = WARNINGS[case]
+    (warning,) = _warnings(text)
+    assert (warning.severity, warning.line, warning.column) == ("warning", line, column), warning
+    assert what in warning.message
 
 
 def test_only_the_first_document_is_read() -> None:
@@ -175,7 +352,8 @@ RULES = {
     "queue name with an end of line": (_root('    - name: "a\\n"\n'), 5, 13, "invalid queue name"),
     "queue name too long": (_root(f"    - name: {'x' * 65}\n"), 5, 13, "invalid queue name"),
     "queue name true": (_root("    - name: true\n"), 5, 13, "expected a text, got true or false"),
-    "siblings": (_root("    - name: a\n    - name: A\n"), 6, 13, "duplicate child name found with name 'A'"),
+    "siblings": (_root("    - name: a\n    - name: A\n"), 6, 13, "duplicate child name found with name 'A', level 2"),
+    "recovery queue": (_root("    - name: '@Recovery@'\n"), 5, 13, "it is made when an application must be taken in"),
     "unknown queue key": (_root("    - name: a\n      maxApplications: 1\n"), 6, 7, "unknown key 'maxApplications'"),
     "parent": (_root("    - name: a\n      parent: yes\n"), 6, 15, "expected true or false, got a text"),
     "negative count": (
@@ -246,13 +424,13 @@ RULES = {
         _root("    - name: p\n      maxapplications: 2\n      queues:\n      - {name: a, maxapplications: 3}\n"),
         8,
         16,
-        "queue root.p.a: maxapplications 3: its parent's is 2",
+        "queue root.p.a: maxapplications 3: parent maxApplications must be larger than child maxApplications, and is 2",
     ),
     "applications unset under a limit": (
         _root("    - name: p\n      maxapplications: 2\n      queues:\n      - name: a\n"),
         8,
         15,
-        "maxapplications unset",
+        "maxapplications unset: either undefined or zero, not allowed when parent's maxApplications is defined, as 2",
     ),
     "properties": (_root("    - {name: a, properties: [x]}\n"), 5, 29, "expected a mapping of texts, got a list"),
     "a property": (_root("    - {name: a, properties: {x: {y: z}}}\n"), 5, 33, "expected a text, got a mapping"),
@@ -269,18 +447,6 @@ RULES = {
         3,
         20,
         "unknown placement rule ''",
-    ),
-    "rule with filter": (
-        "partitions:\n- queues: []\n  placementrules: [{name: user, filter: {type: allow}}]\n",
-        3,
-        33,
-        "filter of a placement rule is not possible",
-    ),
-    "rule with parent": (
-        "partitions:\n- queues: []\n  placementrules: [{name: user, parent: {name: user}}]\n",
-        3,
-        33,
-        "parent of a placement rule is not possible",
     ),
     "fixed without value": ("partitions:\n- queues: []\n  placementrules: [{name: fixed}]\n", 3, 20, "needs a value"),
     "tag without value": ("partitions:\n- queues: []\n  placementrules: [{name: tag}]\n", 3, 20, "needs a value"),
@@ -330,7 +496,451 @@ RULES = {
         "expected a number",
     ),
     "preemption": ("partitions:\n- queues: []\n  preemption: {enabled: 1}\n", 3, 25, "expected true or false"),
+    "preemption a scalar": ("partitions:\n- queues: []\n  preemption: true\n", 3, 15, "expected a mapping"),
+    "opting out": ("partitions:\n- queues: []\n  preemption: {optout: first}\n", 3, 24, "expected never or last"),
+    "reservation": ("partitions:\n- queues: []\n  reservation: {after: 2s}\n", 3, 17, "unknown key 'after'"),
+    "reservation's delay": (
+        "partitions:\n- queues: []\n  reservation: {delay: 2}\n",
+        3,
+        24,
+        "expected a duration from 0 on, such as 30s, got a number '2'",
+    ),
+    "reservation's timeout": (
+        "partitions:\n- queues: []\n  reservation: {timeout: 0s}\n",
+        3,
+        26,
+        "expected a duration above 0 on, such as 30s, got a text '0s'",
+    ),
+    "resolver a scalar": ("partitions:\n- queues: []\n  usergroupresolver: ldap\n", 3, 22, "expected a mapping"),
+    # ---- access lists
+    "acl too long": (
+        _root(f"    - name: a\n      submitacl: {'x' * (ACL_CHARACTERS_MAX + 1)}\n"),
+        6,
+        18,
+        "groups are the means for more",
+    ),
+    # ---- templates: the real core finds these when it activates the configuration (§4.1 row 11)
+    "template's key": (
+        _root("    - {name: p, parent: true, childtemplate: {submitacl: x}}\n"),
+        5,
+        47,
+        "unknown key 'submitacl'",
+    ),
+    "template's quantity": (
+        _root("    - {name: p, parent: true, childtemplate: {resources: {max: {memory: 1Mb}}}}\n"),
+        5,
+        73,
+        "invalid suffix 'Mb'",
+    ),
+    "template's guaranteed over its max": (
+        _root("    - {name: p, parent: true, childtemplate: {resources: {max: {x: 1}, guaranteed: {x: 2}}}}\n"),
+        5,
+        88,
+        "guaranteed resource x 2 is larger than maximum 1",
+    ),
+    "template's count": (
+        _root("    - {name: p, parent: true, childtemplate: {maxapplications: x}}\n"),
+        5,
+        64,
+        "expected a whole number",
+    ),
+    "template is a list": (_root("    - {name: p, parent: true, childtemplate: []}\n"), 5, 46, "got a list"),
 }
+
+
+def _limits(*limits: str, queue: str = "") -> str:
+    """Limits of root.a: the first is line 6, and begins in column 12."""
+    return _root(f"    - name: a\n      limits: [{', '.join(limits)}]\n{queue}")
+
+
+def _tree(above: str, below: str) -> str:
+    """Limits of root.p, and of root.p.q.a under it in line 9."""
+    return _root(
+        f"    - name: p\n      limits: [{above}]\n      queues:\n      - name: q\n"
+        f"        queues: [{{name: a, limits: [{below}]}}]\n"
+    )
+
+
+RULES |= {
+    "limits are no list": (_root("    - {name: a, limits: {users: [x]}}\n"), 5, 25, "expected a list"),
+    "limit's key": (_limits("{user: [ann], maxapplications: 1}"), 6, 17, "unknown key 'user'"),
+    "users are no list": (_limits("{users: ann, maxapplications: 1}"), 6, 24, "expected a list, got a text"),
+    "a user is a list": (_limits("{users: [[ann]], maxapplications: 1}"), 6, 25, "expected a text, got a list"),
+    "nobody is limited": (
+        _limits("{limit: l, maxapplications: 1}"),
+        6,
+        16,
+        "empty user and group lists defined in limit 'l'",
+    ),
+    "limit's user": (_limits("{users: [1a], maxapplications: 1}"), 6, 25, "invalid limit user name '1a' in limit"),
+    "limit's group": (_limits("{groups: [a@b], maxapplications: 1}"), 6, 26, "invalid limit group name 'a@b' in limit"),
+    "user twice": (
+        _limits("{users: [ann, ann], maxapplications: 1}"),
+        6,
+        30,
+        "duplicated user name ann , already existed",
+    ),
+    "user twice in two limits": (_limits(LIMIT, LIMIT), 6, 61, "duplicated user name ann , already existed"),
+    "group twice": (
+        _limits("{groups: [ops, dev, ops], maxapplications: 1}"),
+        6,
+        36,
+        "duplicated group name ops , already existed",
+    ),
+    "wildcard twice": (
+        _limits("{users: ['*'], maxapplications: 1}", "{users: ['*'], maxapplications: 2}"),
+        6,
+        61,
+        "duplicated user name * , already existed",
+    ),
+    "user after the wildcard": (
+        _limits("{users: ['*', ann], maxapplications: 1}"),
+        6,
+        30,
+        "should not set no wildcard user ann after wildcard user limit",
+    ),
+    "group after the wildcard": (
+        _limits("{groups: [ops, '*'], maxapplications: 1}", "{groups: [dev], maxapplications: 1}"),
+        6,
+        68,
+        "should not set no wildcard group dev after wildcard group limit",
+    ),
+    "wildcard group alone": (
+        _limits("{groups: ['*'], maxapplications: 1}"),
+        6,
+        26,
+        (
+            "should not specify only one group limit that is using the wildcard. "
+            "There must be at least one limit with a group name defined"
+        ),
+    ),
+    "limit of nothing": (
+        _limits("{limit: l, users: [ann]}"),
+        6,
+        16,
+        "invalid resource combination for limit 'l' all resource limits are null",
+    ),
+    "limit of empty resources": (_limits("{users: [ann], maxresources: {}}"), 6, 16, "all resource limits are null"),
+    "limit of zero": (
+        _limits("{users: [ann], maxapplications: 1, maxresources: {x: 0, y: 0}}"),
+        6,
+        65,
+        "MaxResources should be greater than zero in limit ''",
+    ),
+    "limit's quantity": (_limits("{users: [ann], maxresources: {x: -1}}"), 6, 49, "invalid quantity '-1'"),
+    "limit's count": (_limits("{users: [ann], maxapplications: many}"), 6, 48, "expected a whole number"),
+    "limit over the queue's applications": (
+        _limits("{limit: l, users: [ann], maxapplications: 3}", queue="      maxapplications: 2\n"),
+        6,
+        16,
+        "invalid MaxApplications settings for limit 'l' exceed current the queue MaxApplications: 3",
+    ),
+    "limit over the queue's max": (
+        _limits("{limit: l, users: [ann], maxresources: {x: 3, y: 9}}", queue="      resources: {max: {x: 2}}\n"),
+        6,
+        16,
+        (
+            "invalid MaxResources settings for limit 'l' exeecd current the queue MaxResources: {x: 3}, "
+            "expected at most {x: 2}"
+        ),
+    ),
+    "limit over root's applications": (
+        f"partitions:\n- queues: [{{name: root, maxapplications: 1}}]\n  limits: [{LIMIT.replace('1', '2')}]\n",
+        3,
+        12,
+        "exceed current the queue MaxApplications",
+    ),
+    "partition's limits are not root's": (
+        f"partitions:\n- queues: [{{name: root, limits: [{LIMIT}]}}]\n  limits: [{LIMIT.replace('ann', 'bob')}]\n",
+        3,
+        3,
+        "partition limits and root queue limits are not equivalent",
+    ),
+    "user over what an ancestor allows": (
+        _tree("{users: [ann], maxresources: {x: 5, y: 1}}", "{users: [ann], maxresources: {x: 6, z: 9}}"),
+        9,
+        46,
+        (
+            "user ann max resource {x: 6} of queue root.p.q.a is greater than immediate or ancestor parent maximum "
+            "resource {x: 5}"
+        ),
+    ),
+    "group over what an ancestor allows": (
+        _tree("{groups: [ops], maxresources: {x: 5}}", "{groups: [ops], maxresources: {x: 6}}"),
+        9,
+        47,
+        "group ops max resource {x: 6} of queue root.p.q.a is greater than immediate or ancestor parent maximum",
+    ),
+    "wildcard over the ancestor's": (
+        _tree("{users: ['*'], maxresources: {x: 5}}", "{users: ['*'], maxresources: {x: 6}}"),
+        9,
+        46,
+        "user * max resource {x: 6} of queue root.p.q.a is greater than immediate or ancestor parent maximum",
+    ),
+    "user over the ancestor's wildcard": (
+        _tree("{users: ['*'], maxresources: {x: 5}}", "{users: [ann], maxresources: {x: 6}}"),
+        9,
+        46,
+        (
+            "user ann max resource {x: 6} of queue root.p.q.a is greater than wildcard maximum resource of "
+            "immediate or ancestor parent queue: {x: 5}"
+        ),
+    ),
+    "user's applications over the ancestor's": (
+        _tree("{users: [ann], maxapplications: 5}", "{users: [ann], maxapplications: 6}"),
+        9,
+        46,
+        "user ann max applications 6 of queue root.p.q.a is greater than immediate or ancestor parent max",
+    ),
+    "user's applications unset under a limit": (
+        _tree("{users: [ann], maxapplications: 5}", "{users: [ann], maxresources: {x: 6}}"),
+        9,
+        46,
+        "user ann max applications 0 (any number) of queue root.p.q.a is greater than",
+    ),
+    "group's applications over the ancestor's wildcard": (
+        _tree("{groups: [ops, '*'], maxapplications: 5}", "{groups: [dev], maxapplications: 6}"),
+        9,
+        47,
+        "group dev max applications 6 of queue root.p.q.a is greater than wildcard max applications of immediate or",
+    ),
+    "the least of two ancestors": (
+        (
+            "partitions:\n- limits: [{users: [ann], maxresources: {x: 3, y: 7}}]\n  queues:\n"
+            "  - name: p\n    limits: [{users: [ann], maxresources: {x: 2, z: 1}}]\n    queues:\n"
+            "    - {name: a, limits: [{users: [ann], maxresources: {x: 2, y: 8, z: 1}}]}\n"
+            "    - {name: b}\n"
+        ),
+        7,
+        35,
+        (
+            "user ann max resource {y: 8} of queue root.p.a is greater than immediate or ancestor parent maximum "
+            "resource {y: 7}"
+        ),
+    ),
+}
+
+
+def _rules(*rules: str, queues: str = "{name: Leaf}, {name: P, queues: [{name: In}]}, {name: E, parent: true}") -> str:
+    """A partition whose rules begin in line 3, column 20."""
+    return f"partitions:\n- queues: [{queues}]\n  placementrules: [{', '.join(rules)}]\n"
+
+
+def _fixed(value: str, more: str = "") -> str:
+    return f"{{name: fixed, value: {value}{', ' + more if more else ''}}}"
+
+
+def _user_below(parent: str, *, create: bool = False) -> str:
+    return f"{{name: user, create: {str(create).lower()}, parent: {parent}}}"
+
+
+RULES |= {
+    "filter is a list": (_rules("{name: user, filter: [ann]}"), 3, 41, "expected a mapping"),
+    "filter's key": (_rules("{name: user, filter: {user: ann}}"), 3, 42, "unknown key 'user'"),
+    "filter's type": (
+        _rules("{name: user, filter: {type: except}}"),
+        3,
+        48,
+        "invalid rule filter type except, filter type must be either '', allow or deny",
+    ),
+    "filter's only name": (
+        _rules("{name: user, filter: {users: [1st]}}"),
+        3,
+        50,
+        "invalid rule filter user list is not a proper list or regexp: '1st'",
+    ),
+    "filter's only group": (
+        _rules("{name: user, filter: {groups: ['a b']}}"),
+        3,
+        51,
+        "invalid rule filter group list is not a proper list or regexp: 'a b'",
+    ),
+    "filter's expression": (
+        _rules("{name: user, filter: {users: ['(a']}}"),
+        3,
+        50,
+        "invalid rule filter user list is not a proper list or regexp: missing )",
+    ),
+    "filter's expression is too complex": (
+        _rules("{name: user, filter: {groups: ['(a|b)*a(a|b){20}']}}"),
+        3,
+        51,
+        "invalid rule filter group list is not a proper list or regexp: the regular expression is too complex",
+    ),
+    "too many expressions": (
+        _rules(*["{name: user, filter: {users: ['^a']}}"] * (EXPRESSIONS_MAX + 1)),
+        3,
+        50 + EXPRESSIONS_MAX * 39,
+        f"more than {EXPRESSIONS_MAX} regular expressions",
+    ),
+    "parent is a list": (_rules("{name: user, parent: [user]}"), 3, 41, "expected a mapping"),
+    "parent's name": (_rules("{name: user, parent: {name: group}}"), 3, 48, "unknown placement rule 'group'"),
+    "parent's value": (_rules("{name: user, parent: {name: fixed}}"), 3, 41, "placement rule fixed needs a value"),
+    "parent's filter": (
+        _rules("{name: user, parent: {name: user, filter: {type: x}}}"),
+        3,
+        69,
+        "invalid rule filter type x",
+    ),
+    "fixed queue's name": (_rules(_fixed("root..a")), 3, 41, "invalid queue name 'root..a'"),
+    "fixed queue is too deep": (_rules(_fixed("a." * 40 + "a")), 3, 41, "expected at most 32 names"),
+    "qualified below a parent": (
+        _rules(_fixed("root.p.in", "parent: {name: user}")),
+        3,
+        41,
+        "illegal fully qualified 'fixed' rule with value root.p.in",
+    ),
+    "root below a parent": (_rules(_fixed("ROOT", "parent: {name: user}")), 3, 41, "illegal fully qualified 'fixed'"),
+    "fixed to a parent": (
+        _rules(_fixed("root.P", "create: true")),
+        3,
+        20,
+        "placement rule no. #0 (fixed) references a queue (root.p) which is not a leaf",
+    ),
+    "fixed to an empty parent": (_rules(_fixed("e")), 3, 20, "references a queue (root.e) which is not a leaf"),
+    "fixed to root": (_rules(_fixed("root")), 3, 20, "references a queue (root) which is not a leaf"),
+    "FIXED is checked too": (
+        _rules("{name: user}", "{name: FIXED, value: ghost}"),
+        3,
+        34,
+        "placement rule no. #1 (fixed) references non-existing queues (root.ghost) and create is 'false'",
+    ),
+    "fixed under a parent that is configured": (
+        _rules(_fixed("p.ghost")),
+        3,
+        20,
+        "references non-existing queues (root.p.ghost) and create is 'false'",
+    ),
+    "fixed under a leaf": (
+        _rules(_fixed("leaf.below", "create: true")),
+        3,
+        20,
+        (
+            "references non-existing queues (root.leaf.below) which cannot be created because the last queue "
+            "(Leaf) in the hierarchy is a leaf"
+        ),
+    ),
+    "user below a leaf": (
+        _rules(_user_below(_fixed("p.in"), create=True)),
+        3,
+        20,
+        "placement rule no. #0 (fixed->user) references non-existing queues (root.p.in.…) which cannot be created",
+    ),
+    "user below nothing": (
+        _rules(_user_below(_fixed("ghost", "create: true"))),
+        3,
+        20,
+        "(fixed->user) references non-existing queues (root.ghost) and create is 'false'",
+    ),
+    "fixed below fixed": (
+        _rules(_fixed("Ghost", f"parent: {_fixed('root.P')}")),
+        3,
+        20,
+        "(fixed->fixed) references non-existing queues (root.p.ghost) and create is 'false'",
+    ),
+    "fixed to recovery": (
+        _rules(_fixed("root.@recovery@", "create: true")),
+        3,
+        20,
+        "references root.@recovery@, which is for applications that must be taken in",
+    ),
+    "fixed below fixed below root to recovery": (
+        _rules(_fixed("'@Recovery@.x'", f"create: true, parent: {_fixed('root')}")),
+        3,
+        20,
+        "references root.@recovery@",
+    ),
+    "fixed below fixed is too deep": (
+        _rules(_fixed("a." * 20 + "a", f"create: true, parent: {_fixed('b.' * 20 + 'b', 'create: true')}")),
+        3,
+        20,
+        f"deeper than {QUEUE_DEPTH_MAX}",
+    ),
+    "rules without number": (
+        _rules(*["{name: user}"] * (RULES_MAX + 2)),
+        3,
+        20 + RULES_MAX * 14,
+        f"more than {RULES_MAX} rules",
+    ),
+    "parents without number": (
+        _rules("{name: user, parent: " * 40 + "{name: user}" + "}" * 40),
+        3,
+        20 + 32 * 21,
+        f"parents deeper than {QUEUE_DEPTH_MAX}",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        # §4.1 row 11: what is accepted here can be activated, and the other way round
+        _fixed("root.leaf"),
+        _fixed("LEAF"),
+        _fixed("root.P.IN"),
+        _fixed("p.new", "create: true"),
+        _fixed("rootx", "create: true"),
+        "{name: FIXED, value: leaf}",
+        _user_below(_fixed("P")),
+        _user_below(_fixed("root")),
+        _user_below(_fixed("e")),
+        _user_below(_fixed("ghost", "create: true"), create=True),
+        _fixed("in", f"parent: {_fixed('p')}"),
+        _fixed("x.y", "parent: {name: user}"),
+        "{name: provided, filter: {type: DENY, users: [ann]}}",
+        "{name: provided, filter: {type: '', users: ['^(a|b)$']}}",
+        "{name: Tag, value: namespace, parent: {name: user, parent: {name: provided}}}",
+    ],
+)
+def test_a_rule_that_can_work_is_accepted(rule: str) -> None:
+    assert len(_only(_rules(rule)).placement_rules) == 1
+
+
+def test_deny_in_capitals_denies() -> None:
+    (rule,) = _only(_rules("{name: provided, filter: {type: DENY, users: [ann]}}")).placement_rules
+    assert rule.filter is not None
+    assert (rule.filter.lets_in("ann", ()), rule.filter.lets_in("bob", ())) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _limits("{users: [ann, '*'], groups: [ops, '*'], maxapplications: 1}"),
+        _limits("{users: [ann, 'a:b', team/x, me$], maxapplications: 1}", "{users: ['*'], maxapplications: 2}"),
+        _limits("{users: [ann], maxresources: {x: 0, y: 1}}"),
+        _limits("{users: [ann], maxresources: {x: 2, y: 9}}", queue="      resources: {max: {x: 2}}\n"),
+        _limits("{users: [ann], maxresources: {x: 5}}", queue="      resources: {max: {X: 2}}\n"),
+        _tree("{users: [ann], maxresources: {x: 5}}", "{users: [ann], maxresources: {x: 5, y: 7}}"),
+        _tree("{users: [ann], maxresources: {x: 5}}", "{users: [bob], maxresources: {x: 9}}"),
+        _tree("{users: [ann], maxresources: {x: 5}}", "{users: ['*'], maxresources: {x: 9}}"),
+        _tree("{users: [ann], maxresources: {x: 5}}", "{groups: [ann], maxresources: {x: 9}}"),
+        _tree("{users: [ann], maxresources: {x: 5}}", "{users: [ann], maxapplications: 9}"),
+        _tree("{users: [ann, '*'], maxapplications: 5}", "{users: [ann, bob], maxapplications: 5}"),
+    ],
+)
+def test_limits_that_can_hold_are_accepted(text: str) -> None:
+    _only(text)
+
+
+def test_a_guarantee_of_a_queue_hides_its_childrens() -> None:
+    """As in the real core: what its children are guaranteed beside its own types counts no further up."""
+    _only(
+        _root(
+            "    - {name: g, resources: {guaranteed: {x: 1}}, queues: [{name: p, resources: {guaranteed: {y: 1}}, "
+            "queues: [{name: a, resources: {guaranteed: {x: 5}}}]}]}\n"
+        )
+    )
+
+
+CHECKSUMMED = "partitions: []\n"
+
+
+def test_a_checksum_leaves_out_the_checksum() -> None:
+    plain = checksum(CHECKSUMMED)
+    assert plain == "8ADE4D4ABAF5E775C21062511F08DC8AA6A87B725DF2BC7F898AA44C77AE1AE9"  # as sha256sum says
+    assert checksum(f"{CHECKSUMMED}checksum: {plain}") == checksum(f"{CHECKSUMMED}checksum: {'0' * 64}") == plain
+    assert checksum(f"{CHECKSUMMED}checksum: 12") != plain
+    assert checksum(CHECKSUMMED + " ") != plain
 
 
 @pytest.mark.parametrize("rule", RULES)

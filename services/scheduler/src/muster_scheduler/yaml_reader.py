@@ -1,0 +1,228 @@
+"""Reading values out of a YAML tree, strictly: each problem is kept with its place, and reading goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from muster_scheduler.core.config import InvalidQuantity, parse_quantity
+from muster_scheduler.core.properties import parse_duration_ns
+from muster_scheduler.yaml_tree import Mapping, Place, Scalar, Sequence
+
+# The answer to a registration carries the problems; it must stay a small record whatever the text was.
+PROBLEMS_MAX = 100  # of each severity
+CHARACTERS_MAX = 300  # of a problem's path, and of its message
+
+_UINT64_MAX = (1 << 64) - 1
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and where.
+
+    :param path: ``partitions[0].queues[1].resources.max.memory``.
+    :param line: from 1; 0: no place in the text.
+    :param column: from 1.
+    """
+
+    severity: Severity
+    path: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        place = f"line {self.line}, column {self.column}: " if self.line else ""
+        return f"{place}{self.path + ': ' if self.path else ''}{self.message}"
+
+
+class Reader:
+    """Takes values by their shape; what has another shape is a problem, and a default is taken in its stead."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._told: dict[Severity, int] = {"error": 0, "warning": 0}
+
+    # ---- problems --------------------------------------------------------------------------------------------------
+
+    def error(self, path: str, place: Place | None, message: str) -> None:
+        """What makes the text unusable."""
+        self._tell("error", path, place, message)
+
+    def warn(self, path: str, place: Place | None, message: str) -> None:
+        """What is accepted, and does not do what it seems to."""
+        self._tell("warning", path, place, message)
+
+    def unreadable(self, place: Place | None, message: str) -> None:
+        """What is no YAML at all."""
+        self.error("", place, message)
+
+    @property
+    def errors(self) -> int:
+        """How many errors there were, those that are not told included."""
+        return self._told["error"]
+
+    def listens(self, severity: Severity) -> bool:
+        """Whether a further problem of the severity would be told."""
+        return self._told[severity] < PROBLEMS_MAX
+
+    def _tell(self, severity: Severity, path: str, place: Place | None, message: str) -> None:
+        told = self._told[severity] = self._told[severity] + 1
+        if told > PROBLEMS_MAX:
+            return
+        line, column = (place[0] + 1, place[1] + 1) if place is not None else (0, 0)
+        if told == PROBLEMS_MAX:
+            path, message = "", f"there are more {severity}s from here on, which are not listed"
+        self.problems.append(Problem(severity, cut(path), line, column, cut(message)))
+
+    # ---- shapes ----------------------------------------------------------------------------------------------------
+
+    def mapping(self, value: Any, path: str, place: Place, keys: Collection[str]) -> Mapping | None:
+        """A mapping with no keys but these; None when it is none."""
+        if not isinstance(value, Mapping):
+            self.error(path, place, f"expected a mapping with keys among {', '.join(sorted(keys))}, got {kind(value)}")
+            return None
+        for key in value:
+            if key not in keys:
+                self.error(
+                    f"{path}.{cut(key)}" if path else cut(key),
+                    value.key_places[key],
+                    f"unknown key {cut(key)!r}: expected one of {', '.join(sorted(keys))}",
+                )
+        return value
+
+    def inner(self, owner: Mapping, key: str, path: str, keys: Collection[str]) -> Mapping | None:
+        """The mapping under a key; None when there is none."""
+        value: Any = owner.get(key)
+        if is_nothing(value):
+            return None
+        return self.mapping(value, f"{path}.{key}", value.place, keys)
+
+    def sequence(self, value: Any, path: str) -> list[tuple[Any, str, Place]]:
+        """A list's items, each with its path and place."""
+        if is_nothing(value):
+            return []
+        if not isinstance(value, Sequence):
+            self.error(path, value.place, f"expected a list, got {kind(value)}")
+            return []
+        return [(item, f"{path}[{number}]", item.place) for number, item in enumerate(value)]
+
+    def texts(self, owner: Mapping, key: str, path: str) -> list[tuple[str, str, Place]]:
+        """A list of texts, each with its path and place."""
+        found: list[tuple[str, str, Place]] = []
+        for item, where, place in self.sequence(owner.get(key), f"{path}.{key}"):
+            if isinstance(item, Scalar) and item.value is not None and not isinstance(item.value, bool):
+                found.append((item.text, where, place))
+            else:
+                self.error(where, place, f"expected a text, got {kind(item)}")
+        return found
+
+    def text(self, owner: Mapping, key: str, path: str, default: str = "") -> str:
+        """A text, as it was written."""
+        value: Any = owner.get(key)
+        if is_nothing(value):
+            return default
+        if not isinstance(value, Scalar) or isinstance(value.value, bool):
+            self.error(f"{path}.{key}", value.place, f"expected a text, got {kind(value)}")
+            return default
+        return value.text
+
+    def boolean(self, owner: Mapping, key: str, path: str, *, default: bool) -> bool:
+        """True or false."""
+        value: Any = owner.get(key)
+        if is_nothing(value):
+            return default
+        if not isinstance(value, Scalar) or not isinstance(value.value, bool):
+            self.error(f"{path}.{key}", value.place, f"expected true or false, got {kind(value)}")
+            return default
+        return value.value
+
+    def count(self, owner: Mapping, key: str, path: str) -> int:
+        """A whole number from 0 on; 0 when it is not there."""
+        value: Any = owner.get(key)
+        if is_nothing(value):
+            return 0
+        number = value.value if isinstance(value, Scalar) else None
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _UINT64_MAX:
+            self.error(
+                f"{path}.{key}", value.place, f"expected a whole number from 0 on, got {kind(value)}{shown(value)}"
+            )
+            return 0
+        return number
+
+    def duration(self, owner: Mapping, key: str, path: str, default_ns: int, *, least_ns: int) -> int:
+        """A duration in nanoseconds."""
+        value: Any = owner.get(key)
+        if is_nothing(value):
+            return default_ns
+        try:
+            duration_ns = parse_duration_ns(value.text if isinstance(value, Scalar) else "")
+        except ValueError:
+            duration_ns = -1
+        if duration_ns < least_ns:
+            sign = "above" if least_ns else "from"
+            self.error(
+                f"{path}.{key}",
+                value.place,
+                f"expected a duration {sign} 0 on, such as 30s, got {kind(value)}{shown(value)}",
+            )
+            return default_ns
+        return duration_ns
+
+    def quantities(self, owner: Mapping, key: str, path: str) -> dict[str, int] | None:
+        """Resource types with their quantities; None when it is not there."""
+        value: Any = owner.get(key)
+        path = f"{path}.{key}"
+        if is_nothing(value):
+            return None
+        if not isinstance(value, Mapping):
+            self.error(path, value.place, f"expected a mapping of resource types to quantities, got {kind(value)}")
+            return None
+        parsed: dict[str, int] = {}
+        for name, given in value.items():
+            try:
+                if not isinstance(given, Scalar) or isinstance(given.value, bool | float | None):
+                    raise InvalidQuantity(
+                        f"invalid quantity{shown(given) or ' ' + kind(given)}: "
+                        "expected digits and a suffix, such as 500m, 10, 2k or 4Gi"
+                    )
+                parsed[name] = parse_quantity(name, given.text)
+            except InvalidQuantity as error:
+                self.error(f"{path}.{cut(name)}", given.place, str(error))
+        return parsed
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a value is absent, or null."""
+    return value is None or (isinstance(value, Scalar) and value.value is None)
+
+
+def place_of(owner: Mapping, key: str, default: Place) -> Place:
+    """Where a key's value stands."""
+    return owner[key].place if key in owner else default
+
+
+def cut(text: str) -> str:
+    """A text that is short enough to be told."""
+    return text if len(text) <= CHARACTERS_MAX else f"{text[: CHARACTERS_MAX - 1]}…"
+
+
+def shown(value: Any) -> str:
+    """A scalar's text, with a space before it."""
+    return f" {cut(value.text)!r}" if isinstance(value, Scalar) and value.text else ""
+
+
+def kind(value: Any) -> str:
+    """What a value is, in words."""
+    if is_nothing(value):
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, Sequence):
+        return "a list"
+    if isinstance(value.value, bool):
+        return "true or false"
+    return {int: "a number", float: "a number with a fraction"}.get(type(value.value), "a text")

@@ -1,88 +1,161 @@
 """The schedulable nodes in the order in which they are tried, with a quick way to the first one that fits.
 
-The order is the node sort policy's: by score, then by node id (core-features §2.11). Nodes sit in blocks of up to
-:data:`BLOCK_NODES_MAX` consecutive ones; each block knows a *peak*, for every type an amount that none of its nodes
-exceeds. A search skips every block whose peak is too small and looks into the others: about √n steps in place of n,
-which is what keeps binpacking fast in a full cluster (the real core visits every full node, core-features §4.2).
+The order is the node sort policy's: by score, then by node id (core-features §2.11). The real core visits every node
+that is too full before the first that fits, for each ask (core-features §4.2); binpacking, where the full ones come
+first, then costs the whole cluster each time. Here a search skips them:
 
-A block's range begins at its *low* key and ends before the next block's: removing a node never moves a border.
-Peaks only grow between two searches that found nothing in the block; such a search makes the peak exact again.
+* Nodes sit in *blocks* of up to :data:`BLOCK_NODES_MAX` consecutive ones. A block's range begins at its *low* key and
+  ends before the next block's.
+* Shapes that are searched for often are *watched*: each has a bit. Each node has a *mask*, the bits of the watched
+  shapes that it has room for now; each block, and each row of :data:`ROW_BLOCKS` blocks, has the union of the masks in
+  it. A search for a watched shape looks at the rows, at the blocks of the first row with the bit, at the nodes of the
+  first block with it. Unions only grow while nodes move; one that promised a node in vain is measured anew, once for
+  all shapes.
+* A node's mask costs no comparison with each shape: for each type the watched quantities are sorted, and beside each
+  stands the mask of all shapes that are content with so much. One bisection for each type, and the masks' intersection.
+* A shape that is not watched can only go where every watched shape goes that wants no more of anything than it does;
+  those nodes are looked at one by one. Once such searches have passed by as many nodes in vain as there are, watching
+  one shape more has paid for itself: the one that is searched for then gets a bit, perhaps that of the shape that has
+  been watched for longest. Shapes that come again and again are soon watched; of those that never come twice enough
+  are, as a sample, to lead the others past the full nodes.
+
+So clusters where the first nodes have room (fair) hardly pay for masks, and full ones are not walked through each time.
+What is found is always exactly the first node in order that fits; what is watched is a matter of speed alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
+
+from muster_scheduler.core.resources import fits
 
 if TYPE_CHECKING:
     from muster_scheduler.core.objects import Node
 
-# Small enough to look through, large enough that 10,000 nodes are about a hundred blocks.
-BLOCK_NODES_MAX = 128
+# Small enough to look through, large enough that 10,000 nodes are a few hundred blocks.
+BLOCK_NODES_MAX = 64
+# As many blocks in a row as there are rows in a cluster of about 50,000 nodes.
+ROW_BLOCKS = 32
+# Bits: an intersection of so many costs no more than one of 30; a cluster with more shapes than this at a time
+# has most of them watched by the ones that they are larger than.
+WATCHED_MAX = 256
 
 NodeKey = tuple[float, str]
+Items = tuple[tuple[int, int], ...]
 _LOWEST: NodeKey = (float("-inf"), "")
+_HIGHEST: NodeKey = (float("inf"), "")
 
 
 class _Block:
-    __slots__ = ("exact", "keys", "nodes", "peak")
+    """Consecutive nodes with their keys and masks, and the most that any of them has free (when it was measured)."""
 
-    def __init__(self, keys: list[NodeKey], nodes: list[Node]) -> None:
+    __slots__ = ("free", "keys", "masks", "nodes")
+
+    def __init__(self, keys: list[NodeKey], nodes: list[Node], masks: list[int]) -> None:
         self.keys = keys
         self.nodes = nodes
-        self.peak: list[int] = []
-        self.exact = False
-        self.measure()
+        self.masks = masks
+        self.free: list[int] | None = None
 
-    def measure(self) -> None:
-        """Makes the peak exact."""
-        nodes = self.nodes
-        self.peak = [max(column) for column in zip(*(node.available for node in nodes), strict=True)] if nodes else []
-        self.exact = True
+    def union(self) -> int:
+        """What its nodes have room for, together."""
+        found = 0
+        for mask in self.masks:
+            found |= mask
+        return found
 
-    def insert(self, key: NodeKey, node: Node) -> None:
-        place = bisect_left(self.keys, key)
-        self.keys.insert(place, key)
-        self.nodes.insert(place, node)
-        peak, available = self.peak, node.available
-        if len(peak) < len(available):
-            # A type that came up after the last measure: no node of the block can exceed the new one unmeasured.
-            self.measure()
-            return
-        for number, value in enumerate(available):
-            if value > peak[number]:
-                peak[number] = value
+    def largest_free(self, size: int) -> list[int]:
+        if self.free is None or len(self.free) < size:
+            vectors = [node.available for node in self.nodes]
+            self.free = [max(column) for column in zip(*vectors, strict=True)] if vectors else [0] * size
+        return self.free
 
-    def remove(self, key: NodeKey) -> None:
-        place = bisect_left(self.keys, key)
-        del self.keys[place]
-        del self.nodes[place]
-        self.exact = False
+
+class _Watched:
+    """The watched shapes, and which of them a vector of free amounts has room for.
+
+    :ivar bits: by items, in the order in which they came.
+    :ivar everything: all bits.
+    """
+
+    __slots__ = ("_steps", "bits", "everything")
+
+    def __init__(self) -> None:
+        self.bits: dict[Items, int] = {}
+        self.everything = 0
+        # For each type: the quantities, ascending, and the masks of the shapes content with none, one, two … of them.
+        self._steps: list[tuple[int, list[int], list[int]]] = []
+
+    def take(self, items: Items) -> int:
+        """Watches one more; gives its bit, which may have been another's."""
+        full = len(self.bits) >= WATCHED_MAX
+        bit = self.bits.pop(next(iter(self.bits))) if full else 1 << len(self.bits)
+        self.bits[items] = bit
+        self.everything |= bit
+        self._steps = [self._step(number) for number in sorted({number for each in self.bits for number, _ in each})]
+        return bit
+
+    def _step(self, number: int) -> tuple[int, list[int], list[int]]:
+        content, wanted = 0, dict[int, int]()
+        for items, bit in self.bits.items():
+            quantity = dict(items).get(number, 0)
+            if quantity:
+                wanted[quantity] = wanted.get(quantity, 0) | bit
+            else:
+                content |= bit
+        masks = [content]
+        for quantity in sorted(wanted):
+            masks.append(masks[-1] | wanted[quantity])
+        return number, sorted(wanted), masks
+
+    def mask(self, free: list[int]) -> int:
+        """The bits of the shapes that there is room for."""
+        mask = self.everything
+        for number, quantities, masks in self._steps:
+            mask &= masks[bisect_right(quantities, free[number])]
+        return mask
+
+    def within(self, items: Items) -> int:
+        """The bits of the shapes that want no more of anything: who has room for the items has room for those."""
+        wanted, mask = dict(items), self.everything
+        for number, quantities, masks in self._steps:
+            mask &= masks[bisect_right(quantities, wanted.get(number, 0))]
+        return mask
 
 
 class NodeIndex:
-    """Nodes by (score, id). The owner says when a node's score or free resources changed."""
+    """Nodes by (score, id). The owner says when a node's score or free resources changed.
 
-    __slots__ = ("_blocks", "_lows", "count", "version")
+    :ivar version: grows with each change: a search that failed fails again while the version is the same.
+    """
+
+    __slots__ = ("_blocks", "_lows", "_rows", "_unions", "_vain", "_watched", "count", "version")
 
     def __init__(self) -> None:
         self._lows: list[NodeKey] = [_LOWEST]
-        self._blocks: list[_Block] = [_Block([], [])]
+        self._blocks: list[_Block] = [_Block([], [], [])]
+        self._unions: list[int] = [0]  # of each block's masks, or more
+        self._rows: list[int] = [0]  # of ROW_BLOCKS consecutive unions, or more
+        self._watched = _Watched()
+        self._vain = 0  # nodes that searches for shapes that are not watched passed by, since the last was watched
         self.count = 0
-        #: Grows with each change: a search that failed fails again while the version is the same.
         self.version = 0
 
     def __iter__(self) -> Iterator[Node]:
         for block in self._blocks:
             yield from block.nodes
 
+    # ---- changes ---------------------------------------------------------------------------------------------------
+
     def add(self, node: Node, score: float) -> None:
         """Takes a node in."""
         self.version += 1
         self.count += 1
         node.index_key = key = (score, node.node_id)
-        self._insert(key, node)
+        self._insert(bisect_right(self._lows, key) - 1, key, node)
 
     def remove(self, node: Node) -> None:
         """Takes a node out."""
@@ -91,7 +164,9 @@ class NodeIndex:
         self.version += 1
         self.count -= 1
         node.index_key = None
-        self._delete(key)
+        place = bisect_right(self._lows, key) - 1
+        self._take_out(place, key)
+        self._mend(place)
 
     def move(self, node: Node, score: float) -> None:
         """The node's free resources, and with them perhaps its score, changed."""
@@ -99,71 +174,142 @@ class NodeIndex:
         assert old is not None, f"node {node.node_id} is not in the index"
         self.version += 1
         node.index_key = key = (score, node.node_id)
-        place = bisect_right(self._lows, old) - 1
-        block = self._blocks[place]
-        block.remove(old)
-        if self._lows[place] <= key and (place + 1 == len(self._lows) or key < self._lows[place + 1]):
-            block.insert(key, node)
+        lows = self._lows
+        place = bisect_right(lows, old) - 1
+        self._take_out(place, old)
+        if lows[place] <= key and (place + 1 == len(lows) or key < lows[place + 1]):
+            self._insert(place, key, node)
             return
-        if not block.nodes:
-            self._drop(place)
-        self._insert(key, node)
+        self._mend(place)
+        self._insert(bisect_right(lows, key) - 1, key, node)
 
-    def first_fit(self, items: tuple[tuple[int, int], ...]) -> Node | None:
+    def _insert(self, place: int, key: NodeKey, node: Node) -> None:
+        block = self._blocks[place]
+        spot = bisect_left(block.keys, key)
+        mask = self._watched.mask(node.available)
+        block.keys.insert(spot, key)
+        block.nodes.insert(spot, node)
+        block.masks.insert(spot, mask)
+        block.free = None
+        self._unions[place] |= mask
+        self._rows[place // ROW_BLOCKS] |= mask
+        if len(block.keys) > BLOCK_NODES_MAX:
+            self._split(place)
+
+    def _take_out(self, place: int, key: NodeKey) -> None:
+        block = self._blocks[place]
+        spot = bisect_left(block.keys, key)
+        del block.keys[spot], block.nodes[spot], block.masks[spot]
+        block.free = None
+
+    def _split(self, place: int) -> None:
+        block = self._blocks[place]
+        half = len(block.keys) // 2
+        right = _Block(block.keys[half:], block.nodes[half:], block.masks[half:])
+        del block.keys[half:], block.nodes[half:], block.masks[half:]
+        self._lows.insert(place + 1, right.keys[0])
+        self._blocks.insert(place + 1, right)
+        self._unions[place : place + 1] = (block.union(), right.union())
+        self._measure_rows()
+
+    def _mend(self, place: int) -> None:
+        """A block that has become small joins a neighbour that has room for it; an empty one in any case."""
+        blocks = self._blocks
+        if len(blocks) == 1 or len(blocks[place].keys) > BLOCK_NODES_MAX // 4:
+            return
+        left = place if place + 1 < len(blocks) else place - 1
+        into, right = blocks[left], blocks[left + 1]
+        if blocks[place].keys and len(into.keys) + len(right.keys) > BLOCK_NODES_MAX // 4 * 3:
+            return
+        into.keys += right.keys
+        into.nodes += right.nodes
+        into.masks += right.masks
+        into.free = None
+        self._unions[left] |= self._unions[left + 1]
+        del blocks[left + 1], self._lows[left + 1], self._unions[left + 1]
+        self._measure_rows()
+
+    def _measure_rows(self) -> None:
+        self._rows = [self._row(start) for start in range(0, len(self._unions), ROW_BLOCKS)]
+
+    def _row(self, start: int) -> int:
+        union = 0
+        for one in islice(self._unions, start, start + ROW_BLOCKS):
+            union |= one
+        return union
+
+    # ---- searches --------------------------------------------------------------------------------------------------
+
+    def first_fit(self, items: Items) -> Node | None:
         """The first node in order that has room for all items."""
-        for block in self._blocks:
-            peak = block.peak
-            if not peak:
-                continue
-            for number, value in items:
-                if number >= len(peak) or peak[number] < value:
-                    break
-            else:
-                for node in block.nodes:
-                    available = node.available
-                    for number, value in items:
-                        if available[number] < value:
-                            break
-                    else:
-                        return node
-                if not block.exact:
-                    block.measure()
-        return None
+        bit = self._watched.bits.get(items)
+        return self._search(items) if bit is None else self._search_watched(bit)
+
+    def first_of(self, nodes: Iterable[Node], items: Items) -> Node | None:
+        """As :meth:`first_fit`, among a few nodes."""
+        return min(
+            (node for node in nodes if node.index_key is not None and fits(items, node.available)),
+            key=lambda node: node.index_key or _HIGHEST,
+            default=None,
+        )
 
     def largest_free(self, size: int) -> list[int]:
         """Of each of ``size`` types the most that any one node has free (0 or less: none)."""
         largest = [0] * size
         for block in self._blocks:
-            if not block.exact or len(block.peak) < size:
-                block.measure()
-            for number, value in enumerate(block.peak):
+            for number, value in enumerate(block.largest_free(size)):
                 if value > largest[number]:
                     largest[number] = value
         return largest
 
-    def _insert(self, key: NodeKey, node: Node) -> None:
-        place = bisect_right(self._lows, key) - 1
-        block = self._blocks[place]
-        block.insert(key, node)
-        if len(block.nodes) > BLOCK_NODES_MAX:
-            half = len(block.nodes) // 2
-            right = _Block(block.keys[half:], block.nodes[half:])
-            del block.keys[half:], block.nodes[half:]
-            block.measure()
-            self._lows.insert(place + 1, right.keys[0])
-            self._blocks.insert(place + 1, right)
+    def _search_watched(self, bit: int) -> Node | None:
+        unions = self._unions
+        for row, promise in enumerate(self._rows):
+            if not promise & bit:
+                continue
+            start = row * ROW_BLOCKS
+            for place, union in enumerate(unions[start : start + ROW_BLOCKS], start):
+                if union & bit:
+                    block = self._blocks[place]
+                    for spot, mask in enumerate(block.masks):
+                        if mask & bit:
+                            return block.nodes[spot]
+                    unions[place] = block.union()
+            self._rows[row] = self._row(start)
+        return None
 
-    def _delete(self, key: NodeKey) -> None:
-        place = bisect_right(self._lows, key) - 1
-        block = self._blocks[place]
-        block.remove(key)
-        if not block.nodes:
-            self._drop(place)
+    def _search(self, items: Items) -> Node | None:
+        needed, looks = self._watched.within(items), 0
+        unions = self._unions
+        for row, promise in enumerate(self._rows):
+            if promise & needed != needed:
+                continue
+            start = row * ROW_BLOCKS
+            for place, union in enumerate(unions[start : start + ROW_BLOCKS], start):
+                if union & needed == needed:
+                    block = self._blocks[place]
+                    for spot, mask in enumerate(block.masks):
+                        if mask & needed == needed and fits(items, block.nodes[spot].available):
+                            self._count_vain(items, looks + spot)
+                            return block.nodes[spot]
+                    looks += len(block.masks)
+                    unions[place] = block.union()
+            self._rows[row] = self._row(start)
+        self._count_vain(items, looks)
+        return None
 
-    def _drop(self, place: int) -> None:
-        """Gives an empty block's range to its neighbour (the last block stays, even empty)."""
-        if len(self._blocks) == 1:
-            self._blocks[0].measure()
-            return
-        del self._blocks[place], self._lows[place]
-        self._lows[0] = _LOWEST
+    def _count_vain(self, items: Items, looks: int) -> None:
+        self._vain += looks
+        if self._vain >= max(self.count, WATCHED_MAX):  # what a new bit costs: a look at each node and watched shape
+            self._vain = 0
+            self._watch(items)
+
+    def _watch(self, items: Items) -> None:
+        bit = self._watched.take(items)
+        for place, block in enumerate(self._blocks):
+            block.masks = [
+                mask | bit if fits(items, node.available) else mask & ~bit
+                for node, mask in zip(block.nodes, block.masks, strict=True)
+            ]
+            self._unions[place] = block.union()
+        self._measure_rows()

@@ -318,7 +318,7 @@ def _ask_items(word: str, step: Plain) -> list[c.AskItem]:
             task_group=step.get("task_group", ""),
             placeholder=step.get("placeholder", False),
             originator=step.get("originator", False),
-            allow_preempt_self=step.get("may_be_preempted", True),
+            allow_preempt_self=step.get("may_be_preempted", False),
             allow_preempt_other=step.get("preempts_others", False),
             has_preemption_policy=any(name in step for name in policy),
             execution_timeout_ms=step.get("execution_timeout_ms", 0),
@@ -453,6 +453,8 @@ def message(fact: o.Fact) -> str:
             return f"accepted node {fact.node_id}"
         case o.RejectedNode():
             return _told(f"rejected node {fact.node_id}", fact.reason)
+        case o.TooSmallCluster():
+            return f"cluster too small for {fact.app_id}/{fact.key}"
     raise ScenarioError(f"the runner does not know {type(fact).__name__}")
 
 
@@ -516,7 +518,7 @@ def _same_lines(what: str, actual: Sequence[str], wanted: Any) -> None:
     same = len(actual) == len(wanted) and all(
         _line_matches(line, str(want)) for line, want in zip(actual, wanted, strict=True)
     )
-    assert same, f"{what}: expected {wanted}, got {list(actual)}"
+    assert same, f"{what}: expected {wanted}, got {actual}"
 
 
 def _tells(seen: _Seen, wanted: Any) -> None:
@@ -532,7 +534,7 @@ def _in_order(what: str, actual: Sequence[Any], wanted: Any, matches: Callable[[
         raise ScenarioError(f"{what}: expected a list with something in it, got {wanted!r}")
     left: Iterator[Any] = iter(actual)
     for want in wanted:
-        assert any(matches(line, want) for line in left), f"{what}: no {want!r} (in this order) in {list(actual)}"
+        assert any(matches(line, want) for line in left), f"{what}: no {want!r} (in this order) in {actual}"
 
 
 def _new(seen: _Seen, wanted: Any) -> None:
@@ -753,6 +755,8 @@ def _nodes(seen: _Seen, wanted: Any) -> None:
                 _equal(what, node.attributes, _tags(value))
             elif name == "foreign":
                 _equal(what, sorted(node.foreign), sorted(value))
+            elif name == "reserved_for":
+                _equal(what, [f"{ask.app.app_id}/{ask.key}" for ask in node.reservations], value)
             else:
                 raise ScenarioError(f"{what}: unknown word")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_scheduler.core.config import InvalidQuantity, parse_quantity
+from muster_scheduler.core.config import InvalidQuantity, parse_quantity, quantity_text
 from muster_scheduler.core.resources import INT64_MAX
 
 DECIMAL = {letter: 1000**power for power, letter in enumerate(["", "k", "M", "G", "T", "P", "E"])}
@@ -74,3 +74,30 @@ def test_any_text_is_a_quantity_or_an_error_of_its_kind(text: str, kind: str) ->
     except InvalidQuantity:
         return
     assert 0 <= value <= INT64_MAX
+
+
+@given(st.integers(0, INT64_MAX), st.sampled_from(["vcore", "memory"]))
+def test_a_quantity_that_is_written_is_read_back(value: int, kind: str) -> None:
+    assert parse_quantity(kind, quantity_text(kind, value)) == value
+
+
+@given(st.integers(0, 10**6), st.sampled_from([*DECIMAL, *BINARY]))
+def test_a_vcore_is_a_thousand_of_what_others_are(value: int, suffix: str) -> None:
+    text = f"{value}{suffix}"
+    try:
+        vcores = parse_quantity("vcore", text)
+    except InvalidQuantity:
+        assert value * 1000 * {**DECIMAL, **BINARY}[suffix] > INT64_MAX
+    else:
+        assert vcores == 1000 * parse_quantity("memory", text)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from([*DECIMAL, *BINARY]))
+def test_quantities_with_one_suffix_are_ordered_and_add_up(one: int, other: int, suffix: str) -> None:
+    try:
+        sum_ = parse_quantity("memory", f"{one + other}{suffix}")
+    except InvalidQuantity:
+        return
+    first, second = parse_quantity("memory", f"{one}{suffix}"), parse_quantity("memory", f"{other}{suffix}")
+    assert sum_ == first + second
+    assert (first < second) == (one < other)

@@ -8,6 +8,20 @@ from muster_bus.partition_worker import WorkerSettings
 from pydantic import BaseModel, ConfigDict, Field
 
 
+class UserSettings(BaseModel):
+    """Where the groups of users are looked up who come without any."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ldap_directory: Path = Field(
+        default=Path("/run/secrets/ldap"),
+        description="Directory of files for resolver ldap: Host, BaseDN, Filter, BindUser, BindPassword, and more.",
+    )
+    lookup_timeout_s: float = Field(
+        default=3.0, gt=0, le=60, description="How long a look-up of a user's groups may take; decisions wait for it."
+    )
+
+
 class SchedulerSettings(BaseModel):
     """The scheduler's settings."""
 
@@ -31,6 +45,7 @@ class SchedulerSettings(BaseModel):
     check_invariants_every_s: float = Field(
         default=300.0, ge=0, description="How often the whole state is checked against itself; 0: only at recovery."
     )
+    users: UserSettings = Field(default=UserSettings(), description="The groups of users who come without any.")
     http_address: str = Field(default="", description="Health and metrics; empty: not served.")
     worker: WorkerSettings = Field(
         # Small transactions: their records reach the RM while the next are decided.

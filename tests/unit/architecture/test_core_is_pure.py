@@ -27,6 +27,7 @@ ALLOWED = frozenset(
         "functools",
         "heapq",
         "itertools",
+        "json",
         "math",
         "numpy",
         "operator",

@@ -66,14 +66,14 @@ def _empty_ask(cluster: Cluster) -> None:
 
 def _orphan_list(cluster: Cluster) -> None:
     leaf = cluster.queue("root.b")
-    shape = cluster.partition.types.shape({"vcore": 7})
-    leaf.waitlists[shape] = Waitlist(leaf, shape)
+    key = (cluster.partition.types.shape({"vcore": 7}), (), "")
+    leaf.waitlists[key] = Waitlist(leaf, key)
 
 
 def _make_ready(cluster: Cluster) -> None:
     app = cluster.application("x")
     (group,) = app.groups.values()
-    app.queue.waitlists[group.shape].unpark(group)
+    app.queue.waitlists[group.wait_key].unpark(group)
     cluster.partition.waiting.make_ready(group)
 
 

@@ -44,9 +44,19 @@ def test_larger_than_any_node() -> None:
     cluster.ask("x", "k", memory=50, vcore=7)
     reason = _reason(cluster)
     assert reason == Reason(
-        ReasonCode.LARGER_THAN_ANY_NODE, "", "vcore", asked=7, limit=6, free=6, since_ns=cluster.now_ns
+        ReasonCode.LARGER_THAN_ANY_NODE,
+        "",
+        "vcore",
+        asked=7,
+        limit=6,
+        free=6,
+        since_ns=cluster.now_ns,
+        nodes=2,
+        lacking=(("memory", 1), ("vcore", 2)),
     )
-    assert reason.sentence() == "It asks for 7 vcore, and the largest node has 6 in all."
+    assert reason.sentence() == (
+        "It asks for 7 vcore, and the largest node has 6 in all. Of 2 nodes 1 lacks memory, 2 lack vcore."
+    )
 
 
 def test_no_node_has_room() -> None:
@@ -55,7 +65,15 @@ def test_no_node_has_room() -> None:
     cluster.ask("x", "held", vcore=4)
     cluster.ask("x", "k", vcore=3)
     assert _reason(cluster) == Reason(
-        ReasonCode.NO_NODE_HAS_ROOM, "", "vcore", asked=3, limit=6, free=2, since_ns=cluster.now_ns
+        ReasonCode.NO_NODE_HAS_ROOM,
+        "",
+        "vcore",
+        asked=3,
+        limit=6,
+        free=2,
+        since_ns=cluster.now_ns,
+        nodes=1,
+        lacking=(("vcore", 1),),
     )
     assert _reason(cluster).sentence() == "It asks for 3 vcore, and no node has more than 2 free."
 
@@ -76,7 +94,12 @@ def test_free_resources_scattered() -> None:
     cluster.node("n2", vcore=1, memory=9)
     cluster.ask("x", "k", vcore=5, memory=5)
     reason = _reason(cluster)
-    assert reason == Reason(ReasonCode.FREE_RESOURCES_SCATTERED, since_ns=cluster.now_ns)
+    assert reason == Reason(
+        ReasonCode.FREE_RESOURCES_SCATTERED,
+        since_ns=cluster.now_ns,
+        nodes=2,
+        lacking=(("memory", 1), ("vcore", 1)),
+    )
     assert "no one node has all of them" in reason.sentence()
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from muster_scheduler.core.config import ClusterConfig
+
 
 class NodeAction(IntEnum):
     """si.v1.NodeInfo.ActionFromRM."""
@@ -123,10 +125,17 @@ class UpdateAllocations:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateConfiguration:
+    """Another configuration, valid in itself: applied whole, or answered with why not (a ConfigurationAnswer)."""
+
+    config: ClusterConfig
+
+
+@dataclass(frozen=True, slots=True)
 class SetDeciding:
     """Whether anything is decided for this RM: False once it is stopped."""
 
     deciding: bool
 
 
-Command = UpdateNodes | UpdateApplications | UpdateAllocations | SetDeciding
+Command = UpdateNodes | UpdateApplications | UpdateAllocations | UpdateConfiguration | SetDeciding

@@ -154,6 +154,15 @@ class TooSmallCluster(NamedTuple):
     now_ns: int
 
 
+class ConfigurationAnswer(NamedTuple):
+    """Another configuration is in force; or it is not, and nothing changed.
+
+    :ivar obstacles: why not; empty: it is.
+    """
+
+    obstacles: tuple[str, ...]
+
+
 Fact = (
     NewAllocation
     | ReleasedAllocation
@@ -164,6 +173,7 @@ Fact = (
     | AcceptedNode
     | RejectedNode
     | TooSmallCluster
+    | ConfigurationAnswer
 )
 Primary = Node | Queue | Application | Ask | Allocation | Waitlist
 

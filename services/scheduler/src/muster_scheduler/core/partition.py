@@ -42,11 +42,14 @@ from muster_scheduler.core.resources import Shape, Types, add, subtract
 from muster_scheduler.core.states import (
     APP_TERMINAL,
     COMPLETING_TIMEOUT_NS,
+    DYNAMIC_QUEUE_LINGER_NS,
     TERMINATED_TIMEOUT_NS,
     AppEvent,
     AppState,
+    QueueEvent,
     QueueState,
     next_app_state,
+    next_queue_state,
 )
 from muster_scheduler.core.waiting import Waiting
 
@@ -66,10 +69,6 @@ REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 STORY_MAX = 64
 # Where applications go that must run although no rule places them (core-features §2.5).
 RECOVERY_QUEUE = "@recovery@"
-# How long a dynamic queue stays when its last application is gone (the real core's cleaner runs every 10 s).
-DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000
-
-
 # What a deadline can be of.
 Timed = Application | Queue | Waitlist | Allocation | Ask | Claims
 
@@ -124,24 +123,27 @@ class Partition:
         """Builds the queue tree (a partition's first configuration)."""
         self.types.reserve(types_named(config))
         self.limits.configure(config.root)
-        self._take_policies(config)
-        self.root = self._build_queue(config.root, None, {})
+        self.take_policies(config)
+        self.root = self.build_queue(config.root, None, {})
 
-    def _take_policies(self, config: PartitionConfig) -> None:
+    def take_policies(self, config: PartitionConfig) -> None:
+        """Takes what the configuration says of the partition as a whole."""
         self.config = config
         weights = [(self.types.number(name), weight) for name, weight in config.node_sort_weights.items() if weight > 0]
         self._weights = weights
 
-    def _build_queue(self, config: QueueConfig, parent: Queue | None, inherited: Mapping[str, str]) -> Queue:
+    def build_queue(self, config: QueueConfig, parent: Queue | None, inherited: Mapping[str, str]) -> Queue:
+        """Makes a configured queue and what is below it."""
         leaf = parent is not None and not (config.queues or config.parent)
         queue = Queue(self.types, config.name.lower(), parent, leaf=leaf, managed=True)
-        self._configure_queue(queue, config, inherited)
+        self.configure_queue(queue, config, inherited)
         self.link(queue)
         for child in config.queues:
-            self._build_queue(child, queue, properties.inherited(queue.properties))
+            self.build_queue(child, queue, properties.inherited(queue.properties))
         return queue
 
-    def _configure_queue(self, queue: Queue, config: QueueConfig, inherited: Mapping[str, str]) -> None:
+    def configure_queue(self, queue: Queue, config: QueueConfig, inherited: Mapping[str, str]) -> None:
+        """Takes what the configuration says of one queue."""
         queue.set_limits(config.guaranteed, config.maximum)
         queue.max_applications = config.max_applications
         queue.submit_acl, queue.admin_acl = config.submit_acl, config.admin_acl
@@ -177,6 +179,47 @@ class Partition:
             if quantities is not None:
                 by_name = queue.by_name(quantities)
                 out.events.append(Event(EventType.QUEUE, Change.SET, what, queue.path, resource=by_name, now_ns=now_ns))
+        out.touch(queue, self.name)
+
+    def limit_events(
+        self,
+        queue: Queue,
+        guaranteed: Mapping[int, int] | None,
+        maximum: Mapping[int, int] | None,
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        """The events of a queue whose guaranteed and max were these before."""
+        for old, new, detail in (
+            (guaranteed, queue.guaranteed, Detail.QUEUE_GUARANTEED),
+            (maximum, queue.maximum, Detail.QUEUE_MAX),
+        ):
+            if old != new:
+                by_name = queue.by_name(new) or {}
+                out.events.append(
+                    Event(EventType.QUEUE, Change.SET, detail, queue.path, resource=by_name, now_ns=now_ns)
+                )
+
+    def limit_dynamic_queue(
+        self,
+        queue: Queue,
+        guaranteed: Mapping[str, int] | None,
+        maximum: Mapping[str, int] | None,
+        max_applications: int,
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        """Sets what an application's tags say of its dynamic queue; None or 0: as it was (core-features §2.9)."""
+        before = (queue.guaranteed, queue.maximum)
+        queue.set_limits(
+            guaranteed if guaranteed is not None else queue.by_name(queue.guaranteed),
+            maximum if maximum is not None else queue.by_name(queue.maximum),
+        )
+        queue.max_applications = max_applications or queue.max_applications
+        self.capacity_moved = True
+        self.version += 1
+        self.limit_events(queue, *before, out, now_ns)
+        self.waiting.stir((queue,))
         out.touch(queue, self.name)
 
     def create_queue(self, path: str) -> tuple[Queue | None, list[Queue], str]:
@@ -232,12 +275,23 @@ class Partition:
             and not queue.children
             and (not queue.managed or queue.state is QueueState.DRAINING)
         ):
-            self.waiting.forget_lists(queue, out)
-            self.remove_queue(queue)
-            detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
-            out.events.append(Event(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns))
-            out.touch(queue, self.name)
+            self.drop_queue(queue, out, now_ns)
             queue = queue.parent
+
+    def drop_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
+        """Takes an empty queue out of the tree, and says so."""
+        self.waiting.forget_lists(queue, out)
+        self.remove_queue(queue)
+        detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
+        out.events.append(Event(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns))
+        out.touch(queue, self.name)
+
+    def change_queue_state(self, queue: Queue, event: QueueEvent) -> None:
+        """Moves a queue along its table."""
+        queue.state = next_queue_state(queue.path, queue.state, event)
+
+    def max_changed(self, queue: Queue, before: Mapping[int, int] | None, now_ns: int) -> None:
+        """A queue's max, or its quota preemption's delay, may be another now (§2.16)."""
 
     def measure_fair_max(self) -> None:
         """Measures every queue's fair max anew, and puts the ready ones in their new order."""
@@ -279,6 +333,17 @@ class Partition:
         elif not listed and node.index_key is not None:
             self.index.remove(node)
         self.waiting.node_gained(node)
+
+    def reindex(self) -> None:
+        """Puts the nodes into the order of another policy."""
+        if not self.searching:
+            return
+        for node in self.nodes.values():
+            if node.index_key is not None:
+                self.index.remove(node)
+        self.index = NodeIndex()
+        for node in self.nodes.values():
+            self.list_node(node)
 
     def set_node_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
         """Replaces a node's capacity; below what is allocated, the node is over-committed until releases mend it."""
@@ -380,6 +445,8 @@ class Partition:
             if not app.started_ns:
                 app.started_ns = now_ns
             self._count(app, 1)
+            if app.execution_timeout_ms > 0 and app.placeholder_ask is None:  # else it is the placeholders' time-out
+                self._set_deadline(app, app.started_ns + app.execution_timeout_ms * 1_000_000)
         elif before is AppState.RUNNING:
             self._count(app, -1)
         if state is AppState.COMPLETING:
@@ -427,11 +494,33 @@ class Partition:
         app.deadline_ns = 0
         if app.state is AppState.COMPLETING:
             self.change_state(app, AppEvent.COMPLETE, out, now_ns)
+        elif app.state is AppState.RUNNING:
+            over = f"the application's execution time-out of {app.execution_timeout_ms} ms is over"
+            self.fail(app, over, out, now_ns)
         elif app.state in APP_TERMINAL:
             if app.state is not AppState.EXPIRED:
                 self.change_state(app, AppEvent.EXPIRE, out, now_ns)
             self.forget_application(app)
             out.touch(app, self.name)
+
+    def fail(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
+        """Ends an application: its asks go, its allocations are told to; when all are gone it is Failed."""
+        self.change_state(app, AppEvent.FAIL, out, now_ns, message)
+        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+            self.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
+        for allocation in in_order(app.allocations.values()):
+            self.time_out(allocation, message, out, now_ns)
+        self.complete_if_idle(app, out, now_ns)
+
+    def time_out(self, allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
+        """Tells an allocation to go because its time is up. It counts until the RM confirms that it went."""
+        if allocation.timed_out or allocation.preempted is not None or allocation.gone:
+            return
+        allocation.timed_out = True
+        out.touch(allocation, self.name)
+        app_id, key, uuid = allocation.app_id, allocation.key, allocation.uuid
+        previous = allocation.previous_generation
+        out.facts.append(ReleasedAllocation(self.name, app_id, key, uuid, Termination.TIMEOUT, message, previous))
 
     def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Removes an application with everything under it, at the RM's word."""
@@ -478,6 +567,9 @@ class Partition:
             case Waitlist():
                 if what.due_ns == due_ns:
                     self.claims.come(what)
+            case Allocation():
+                over = f"the execution time-out of {what.execution_timeout_ms} ms is over"
+                self.time_out(what, over, out, now_ns)
             case Ask():
                 if what.reserved is not None and what.reserved_ns + self.config.reservation.timeout_ns == due_ns:
                     self.unreserve(what, out, now_ns)
@@ -676,6 +768,8 @@ class Partition:
         self.list_node(node)
         out.touch(ask, self.name)
         self._reservation_event(Change.REMOVE, ask, node, out, now_ns)
+        if not ask.gone and ask.group is not None:
+            self.waiting.next_in_line(ask.group)
 
     def _reservation_event(self, change: Change, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         detail = Detail.NODE_RESERVATION
@@ -759,6 +853,9 @@ class Partition:
     def tell_new(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """The fact and the events of a new allocation."""
         out.facts.append(NewAllocation(self.name, allocation))
+        timeout_ms = allocation.demand.execution_timeout_ms
+        if timeout_ms > 0:
+            self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
         app_id, key, shape = allocation.app_id, allocation.key, allocation.shape
         out.events.append(Event(EventType.APP, Change.ADD, Detail.APP_ALLOC, app_id, key, shape, "", now_ns))
         out.events.append(
@@ -773,9 +870,13 @@ class Partition:
             self.change_state(app, AppEvent.RUN, out, now_ns)
 
     def complete_if_idle(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """An application without asks and allocations begins to complete."""
-        if not app.asks and not app.allocations and app.state in (AppState.ACCEPTED, AppState.RUNNING):
+        """An application without asks and allocations begins to complete; a failing one has failed."""
+        if app.asks or app.allocations:
+            return
+        if app.state in (AppState.ACCEPTED, AppState.RUNNING):
             self.change_state(app, AppEvent.COMPLETE, out, now_ns)
+        elif app.state is AppState.FAILING:
+            self.change_state(app, AppEvent.FAIL, out, now_ns)
 
     def activate(self, now_ns: int, decided_ns: int) -> None:
         """After a fold: orders the nodes, and makes everything ready that has something pending.
@@ -798,11 +899,16 @@ class Partition:
             )
             for ask in node.reservations:
                 self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
+            for allocation in node.allocations.values():
+                timeout_ms = allocation.demand.execution_timeout_ms
+                if timeout_ms > 0:
+                    self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
         for queue in self.queues.values():
             self.waiting.resume(queue)
             for waitlist in queue.waitlists.values():
                 waitlist.seen_ns = decided_ns
-            if not queue.applications and not queue.children and not queue.managed:
+            going = not queue.managed or queue.state is QueueState.DRAINING
+            if going and not queue.applications and not queue.children:
                 self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
     # ---- asks and allocations from items ---------------------------------------------------------------------------

@@ -129,9 +129,9 @@ class Reason:
     def sentence(self) -> str:
         """One or two sentences for people."""
         said = self._no()
-        if self.lacking:
-            lacks = ", ".join(f"{count} lack {name}" for name, count in self.lacking)
-            said += f" Of {self.nodes} nodes {lacks}."
+        if any(name != self.resource_type for name, _ in self.lacking):  # else it is said already
+            lacks = ", ".join(f"{count} lack{'s' if count == 1 else ''} {name}" for name, count in self.lacking)
+            said += f" Of {self.nodes} node{'s' if self.nodes > 1 else ''} {lacks}."
         if self.reserved:
             said += f" {self.reserved} with room are kept free for others."
         if self.preemption is not None:

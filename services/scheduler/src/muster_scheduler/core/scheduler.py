@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from muster_scheduler.core import placement
+from muster_scheduler.core import acl, namespace, placement, reload
 from muster_scheduler.core.commands import (
     AppItem,
     AskItem,
@@ -22,6 +22,7 @@ from muster_scheduler.core.commands import (
     Termination,
     UpdateAllocations,
     UpdateApplications,
+    UpdateConfiguration,
     UpdateNodes,
 )
 from muster_scheduler.core.config import ClusterConfig, partition_name
@@ -30,6 +31,7 @@ from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
     Change,
+    ConfigurationAnswer,
     Detail,
     Event,
     EventType,
@@ -44,7 +46,11 @@ from muster_scheduler.core.states import AppEvent, AppState
 
 NODE_PARTITION_ATTRIBUTE = "si/node-partition"
 FOREIGN_TAG = "foreign"
-FORCE_TAG = "application.create.force"
+_SHOWN_MAX = 200  # characters of a name in an answer
+
+# A search may set something free (a reservation that is not needed any more) for which others wait: they look in the
+# next pass. So many in one cycle; what is left then comes in the next, behind what came in meanwhile.
+_PASSES_MAX = 10
 
 _RELEASE_DETAILS = {
     Termination.TIMEOUT: Detail.ALLOC_TIMEOUT,
@@ -61,6 +67,8 @@ class SchedulerCore:
 
     def __init__(self, config: ClusterConfig, *, searching: bool = True) -> None:
         self.config = config
+        self._searching = searching
+        self._deciding = True
         self.partitions = {each.name: Partition(each, searching=searching) for each in config.partitions}
         self.next_submission = 1
         self._deadlines: list[tuple[int, int, Partition, Timed]] = []
@@ -92,11 +100,36 @@ class SchedulerCore:
             case UpdateNodes():
                 for node_item in command.nodes:
                     self._update_node(node_item, out, now_ns)
+            case UpdateConfiguration():
+                out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
             case SetDeciding():
+                self._deciding = command.deciding
                 for each in self.partitions.values():
                     each.deciding = command.deciding
         self._collect_deadlines()
         return out
+
+    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> tuple[str, ...]:
+        wanted = {each.name: each for each in config.partitions}
+        found: list[str] = []
+        for name, partition in self.partitions.items():
+            found += (
+                reload.obstacles(partition, wanted[name]) if name in wanted else reload.removal_obstacles(partition)
+            )
+        if found:
+            return tuple(found)
+        for name in [name for name in self.partitions if name not in wanted]:
+            reload.remove(self.partitions.pop(name), out, now_ns)
+        for name, each in wanted.items():
+            known = self.partitions.get(name)
+            if known is not None:
+                reload.reconfigure(known, each, out, now_ns)
+                continue
+            self.partitions[name] = new = Partition(each, searching=self._searching)
+            new.deciding = self._deciding
+            new.announce_queues(out, now_ns)
+        self.config = config
+        return ()
 
     # ---- door two --------------------------------------------------------------------------------------------------
 
@@ -106,7 +139,10 @@ class SchedulerCore:
         self._fire_deadlines(out, now_ns)
         left = budget
         for partition in self.partitions.values():
-            left -= partition.cycle.run(out, now_ns, left)
+            for _ in range(_PASSES_MAX):
+                left -= partition.cycle.run(out, now_ns, left)
+                if left <= 0 or not partition.unfinished:
+                    break
         self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
         self._collect_deadlines()
         return out
@@ -119,6 +155,7 @@ class SchedulerCore:
 
         :param decided_ns: the last time that something was decided before; 0: as ``now_ns``.
         """
+        self._searching = True
         for partition in self.partitions.values():
             partition.activate(now_ns, decided_ns or now_ns)
         self._collect_deadlines()
@@ -290,10 +327,13 @@ class SchedulerCore:
             return f"adding application {item.app_id} to partition {name}, but application already existed"
         user, groups = item.user, item.groups
         if not user:
-            if item.tags.get(FORCE_TAG, "").lower() not in ("true", "1", "t"):
+            if not placement.is_forced(item.tags):
                 return "empty user cannot resolve: ugi.user must name the owner"
             user, groups = "nobody", ("nogroup",)
-        path, reason = placement.place(partition, item.queue, user, groups or (user,), item.tags)
+        elif groups and not acl.USER_NAME.match(user):
+            return f"invalid username, it contains invalid characters: {user[:_SHOWN_MAX]!r}"
+        groups = groups or (user,)  # nobody resolved them: the user's own group (§2.6)
+        path, reason = placement.place(partition, item.queue, user, groups, item.tags)
         if reason:
             return f"failed to place application {item.app_id}: {reason}"
         queue, created, reason = partition.create_queue(path)
@@ -313,6 +353,9 @@ class SchedulerCore:
         partition.add_application(app)
         for new in created:
             partition.announce_queue(new, out, now_ns)
+        quota = namespace.quota_of(item.tags)
+        if quota and not queue.managed:
+            partition.limit_dynamic_queue(queue, *quota, out, now_ns)
         out.touch(app, partition.name)
         out.facts.append(AcceptedApplication(app.app_id))
         out.events.append(Event(EventType.APP, Change.ADD, Detail.NONE, app.app_id, now_ns=now_ns))
@@ -362,6 +405,9 @@ class SchedulerCore:
         app = partition.live_application(item.app_id)
         if app is None:
             _reject(item, f"failed to find application {item.app_id}", out)
+            return
+        if app.state is AppState.FAILING:
+            _reject(item, f"application {item.app_id} is failing: nothing more is scheduled for it", out)
             return
         if not any(item.quantities.values()):
             _reject(item, "allocation contains no resources", out)

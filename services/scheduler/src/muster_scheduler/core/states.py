@@ -39,6 +39,28 @@ class QueueState(StrEnum):
     STOPPED = "Stopped"
 
 
+class QueueEvent(StrEnum):
+    """What moves a queue, or a partition, from state to state."""
+
+    # The configuration has it (again).
+    START = "Start"
+    # The configuration has it no more.
+    REMOVE = "Remove"
+    # Nothing is decided in it.
+    STOP = "Stop"
+
+
+# (from, event) -> to. Partitions go the same ways.
+QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueEvent], QueueState] = {
+    (QueueState.ACTIVE, QueueEvent.START): QueueState.ACTIVE,
+    (QueueState.DRAINING, QueueEvent.START): QueueState.ACTIVE,
+    (QueueState.STOPPED, QueueEvent.START): QueueState.ACTIVE,
+    (QueueState.ACTIVE, QueueEvent.REMOVE): QueueState.DRAINING,
+    (QueueState.DRAINING, QueueEvent.REMOVE): QueueState.DRAINING,
+    (QueueState.ACTIVE, QueueEvent.STOP): QueueState.STOPPED,
+    (QueueState.STOPPED, QueueEvent.STOP): QueueState.STOPPED,
+}
+
 # (from, event) -> to
 APP_TRANSITIONS: dict[tuple[AppState, AppEvent], AppState] = {
     (AppState.NEW, AppEvent.RUN): AppState.ACCEPTED,
@@ -64,6 +86,8 @@ APP_TRANSITIONS: dict[tuple[AppState, AppEvent], AppState] = {
 # Terminal: nothing of the application is scheduled any more, and its id may be used again.
 APP_TERMINAL = frozenset({AppState.COMPLETED, AppState.FAILED, AppState.REJECTED, AppState.EXPIRED})
 
+# How long a dynamic or draining queue stays when its last application is gone (the real core's cleaner's 10 s).
+DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000
 # How long an application without asks and allocations stays Completing, in case more comes.
 COMPLETING_TIMEOUT_NS = 30 * 1_000_000_000
 # How long a finished application stays visible.
@@ -87,4 +111,12 @@ def next_app_state(what: str, state: AppState, event: AppEvent, story: tuple[tup
     target = APP_TRANSITIONS.get((state, event))
     if target is None:
         raise InvalidTransition(what, state, event, story)
+    return target
+
+
+def next_queue_state(path: str, state: QueueState, event: QueueEvent) -> QueueState:
+    """The state that the event leads a queue to. Raises InvalidTransition."""
+    target = QUEUE_TRANSITIONS.get((state, event))
+    if target is None:
+        raise InvalidTransition(f"queue {path}", state, event, ())
     return target

@@ -347,18 +347,28 @@ class Waiting:
             if app.ready:
                 return
 
-    def restart(self, leaf: Queue, out: Outcome) -> None:
-        """The rules changed: nobody in the leaf waits for anything any more; all are tried anew.
+    def suspend(self, queue: Queue, out: Outcome) -> None:
+        """The rules change: nobody in the queue is ready, and nobody waits, until :meth:`restart`.
 
         The lists go at once, so that their tombstones come before the records of those that take their places.
         """
-        for waitlist in list(leaf.waitlists.values()):
+        for waitlist in list(queue.waitlists.values()):
             for *_, group in list(waitlist.groups):
                 waitlist.unpark(group)
             self.forget_list(waitlist, out)
-        for app in leaf.applications.values():
+        for app in queue.applications.values():
             if app.waiting_at is not None:
                 self.stop_waiting(app)
+            if app.ready_key is not None:
+                queue.ready_apps.remove((*app.ready_key, app))
+                app.ready_key = None
+        queue.ready.clear()
+        queue.lent.clear()
+        queue.ready_key = None
+
+    def restart(self, queue: Queue) -> None:
+        """All that is pending in the queue is tried, under the rules of now."""
+        for app in queue.applications.values():
             for group in app.groups.values():
                 group.wait_key = (group.shape, app.trackers, group.required_node)
                 if group.asks:

@@ -1,0 +1,54 @@
+"""What an application's tags say of its queue (core-features §2.9): the quota of the namespace that it comes from.
+
+They count for a dynamic queue only; each new application sets them anew. What cannot be read, or is not above zero, is
+as if it was not there: an application is not refused for the annotation of its namespace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from muster_scheduler.core.resources import INT64_MAX
+
+MAX_TAG = "namespace.resourcequota"
+GUARANTEED_TAG = "namespace.resourceguaranteed"
+MAX_APPLICATIONS_TAG = "namespace.resourcemaxapps"
+_TYPES_MAX = 64
+_DIGITS_MAX = 19
+
+
+class NamespaceQuota(NamedTuple):
+    """By type name, None: not said; applications 0: not said."""
+
+    guaranteed: dict[str, int] | None
+    maximum: dict[str, int] | None
+    max_applications: int
+
+    def __bool__(self) -> bool:
+        return self.guaranteed is not None or self.maximum is not None or self.max_applications > 0
+
+
+def quota_of(tags: Mapping[str, str]) -> NamespaceQuota:
+    """The quota that the tags carry, each resource as the JSON of an si.v1.Resource."""
+    applications = tags.get(MAX_APPLICATIONS_TAG, "").strip()
+    readable = applications.isascii() and applications.isdigit() and len(applications) <= _DIGITS_MAX
+    return NamespaceQuota(
+        _resource(tags.get(GUARANTEED_TAG, "")),
+        _resource(tags.get(MAX_TAG, "")),
+        int(applications) if readable else 0,
+    )
+
+
+def _resource(text: str) -> dict[str, int] | None:
+    if not text:
+        return None
+    try:
+        said = json.loads(text)["resources"]
+        found = {name: int(quantity["value"]) for name, quantity in said.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if not found or len(found) > _TYPES_MAX or any(not 0 <= value <= INT64_MAX for value in found.values()):
+        return None
+    return found if any(found.values()) else None

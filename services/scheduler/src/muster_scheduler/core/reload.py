@@ -1,0 +1,157 @@
+"""Another configuration for a running partition: whole, or not at all.
+
+First :func:`obstacles` looks whether it can be applied to what is there; only when nothing stands against it,
+:func:`reconfigure` applies it, which cannot fail. Queues that vanish drain: what runs there runs on, nothing new comes
+in, and they go when they are empty (core-features §2.8). Everybody who waits is tried anew under the new rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from muster_scheduler.core import properties
+from muster_scheduler.core.config import PartitionConfig, QueueConfig, types_named
+from muster_scheduler.core.objects import Queue
+from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
+from muster_scheduler.core.resources import TYPES_MAX
+from muster_scheduler.core.states import DYNAMIC_QUEUE_LINGER_NS, QueueEvent, QueueState, next_queue_state
+
+if TYPE_CHECKING:
+    from muster_scheduler.core.partition import Partition
+
+
+def obstacles(partition: Partition, config: PartitionConfig) -> list[str]:
+    """Why the configuration cannot be applied to the partition as it is now; empty: it can."""
+    found: list[str] = []
+    types = {*partition.types.names, *types_named(config)}
+    if len(types) > TYPES_MAX:
+        found.append(f"partition {partition.name}: {len(types)} resource types, expected at most {TYPES_MAX}")
+    for path, queue_config, leaf in _walk(config.root, ""):
+        queue = partition.queues.get(path)
+        if queue is None or queue.leaf == leaf:
+            continue
+        busy = sum(len(below.applications) for below in _subtree(queue))
+        if busy:
+            wanted = "a leaf" if leaf else "a parent"
+            found.append(f"queue {queue_config.name} ({path}) has {busy} applications and cannot become {wanted}")
+    return found
+
+
+def removal_obstacles(partition: Partition) -> list[str]:
+    """Why a partition that the configuration no longer has cannot go; empty: it can."""
+    live = sum(len(queue.applications) for queue in partition.queues.values())
+    if partition.nodes or live or partition.foreign:
+        return [
+            f"partition {partition.name} has {len(partition.nodes)} nodes and {live} applications and cannot be removed"
+        ]
+    return []
+
+
+def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> None:
+    """Applies a configuration against which nothing stands."""
+    apps = [app for queue in partition.queues.values() for app in queue.applications.values()]
+    # 1. Nobody waits, and nobody counts, while the rules change.
+    for queue in list(partition.queues.values()):
+        partition.waiting.suspend(queue, out)
+    for app in apps:
+        partition.limits.leave(app)
+    # 2. The rules.
+    partition.types.reserve(types_named(config))
+    partition.limits.configure(config.root)
+    partition.take_policies(config)
+    kept = _update(partition, config.root, partition.root, {}, out, now_ns)
+    _drain(partition, kept, out, now_ns)
+    # 3. Everybody counts again, and is tried anew.
+    for app in apps:
+        partition.limits.join(app)
+    partition.version += 1
+    partition.capacity_moved = True
+    partition.reindex()
+    if partition.searching:
+        for queue in list(partition.queues.values()):
+            partition.waiting.restart(queue)
+
+
+def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
+    """Takes a partition away against which nothing stands: finished applications, then queues."""
+    for app in list(partition.apps.values()):
+        partition.forget_application(app)
+        out.touch(app, partition.name)
+    for queue in reversed(list(partition.queues.values())):
+        if queue.parent is not None:
+            partition.drop_queue(queue, out, now_ns)
+    root = partition.root
+    root.gone = True
+    out.events.append(Event(EventType.QUEUE, Change.REMOVE, Detail.NONE, root.path, now_ns=now_ns))
+    out.touch(root, partition.name)
+
+
+def _update(
+    partition: Partition, config: QueueConfig, queue: Queue, inherited: dict[str, str], out: Outcome, now_ns: int
+) -> dict[str, None]:
+    """Takes a configured queue and what is below it; gives the paths that the configuration has."""
+    kept = {queue.path: None}
+    if queue.parent is not None:
+        _set_leaf(partition, queue, not (config.queues or config.parent), out, now_ns)
+    before = (queue.guaranteed, queue.maximum)
+    queue.managed = True
+    partition.change_queue_state(queue, QueueEvent.START)
+    partition.configure_queue(queue, config, inherited)
+    partition.limit_events(queue, *before, out, now_ns)
+    partition.max_changed(queue, before[1], now_ns)
+    out.touch(queue, partition.name)
+    passed_on = properties.inherited(queue.properties)
+    for child_config in config.queues:
+        name = child_config.name.lower()
+        child = queue.children.get(name)
+        if child is None:
+            known = len(partition.queues)
+            partition.build_queue(child_config, queue, passed_on)
+            for built in list(partition.queues.values())[known:]:
+                partition.announce_queue(built, out, now_ns)
+                kept[built.path] = None
+        else:
+            kept |= _update(partition, child_config, child, passed_on, out, now_ns)
+    return kept
+
+
+def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_ns: int) -> None:
+    if queue.leaf == leaf:
+        return
+    for below in reversed(list(_subtree(queue))):
+        if below is not queue:
+            partition.drop_queue(below, out, now_ns)
+    queue.leaf = leaf
+    message = f"leaf queue: {'true' if leaf else 'false'}"
+    out.events.append(Event(EventType.QUEUE, Change.SET, Detail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns))
+
+
+def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: int) -> None:
+    """Configured queues that the configuration no longer has go as soon as they are empty, with all that is below."""
+    for queue in list(partition.queues.values()):
+        if queue.path in kept or (not queue.managed and not _is_below_draining(queue)):
+            continue
+        if next_queue_state(queue.path, queue.state, QueueEvent.REMOVE) is not queue.state:
+            partition.change_queue_state(queue, QueueEvent.REMOVE)
+            out.touch(queue, partition.name)
+        if not queue.applications and not queue.children:
+            partition.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
+
+
+def _is_below_draining(queue: Queue) -> bool:
+    return any(above.state is QueueState.DRAINING for above in queue.line[1:])
+
+
+def _walk(config: QueueConfig, above: str) -> Iterator[tuple[str, QueueConfig, bool]]:
+    """(path, queue, whether it is a leaf), parents first."""
+    path = f"{above}.{config.name.lower()}" if above else config.name.lower()
+    yield path, config, bool(above) and not (config.queues or config.parent)
+    for child in config.queues:
+        yield from _walk(child, path)
+
+
+def _subtree(queue: Queue) -> Iterator[Queue]:
+    yield queue
+    for child in queue.children.values():
+        yield from _subtree(child)

@@ -1,4 +1,4 @@
-"""`muster config check`."""
+"""`muster config check` and `muster config diff`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from muster_cli.errors import UsageError
-from muster_cli.queue_config import check, quantity, refuse_if_wrong
+from muster_cli.main import run
+from muster_cli.queue_config import check, compare, refuse_if_wrong
 from rich.console import Console
 
 GOOD = """\
@@ -66,17 +67,131 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         refuse_if_wrong(tmp_path / "binary.yaml")
 
 
+EVERYTHING = """\
+partitions:
+- name: default
+  nodesortpolicy: {type: dotproduct, resourceweights: {vcore: 2, gpu: 0.5}}
+  preemption: {enabled: false, quotapreemptionenabled: true, optout: last}
+  reservation: {delay: 90s}
+  usergroupresolver: {type: os}
+  placementrules:
+  - {name: tag, value: "[ns]", create: true, filter: {type: deny, groups: [ops]}, parent: {name: fixed, value: Prod}}
+  - {name: provided}
+  queues:
+  - name: root
+    limits: [{users: [zoe, "*"], maxapplications: 5, maxresources: {memory: 1Gi}}]
+    queues:
+    - name: Prod
+      parent: true
+      maxapplications: 9
+      submitacl: "ann,bob ops"
+      properties: {application.sort.policy: fair, priority.offset: 7, colour: blue}
+      resources: {max: {memory: 1Ti, vcore: 40}}
+      childtemplate: {maxapplications: 3, resources: {max: {vcore: 2}, guaranteed: {vcore: 1}}, properties: {a: b}}
+      queues:
+      - {name: web, maxapplications: 9, adminacl: " admins", resources: {max: {vcore: 10}, guaranteed: {vcore: 4}}}
+      - {name: batch, maxapplications: 2, parent: true, resources: {max: {gpu: 8}}}
+    - {name: shut}
+"""
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
+    usable, printed = _check(EVERYTHING, tmp_path_factory.mktemp("everything"))
+    assert usable
+    return " ".join(printed.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "text"),
+    "text",
     [
-        ("memory", 0, "0"),
-        ("memory", 1000, "1000"),
-        ("memory", 10 << 30, "10Gi"),
-        ("memory", (1 << 40) + 1024, "1073741825Ki"),
-        ("vcore", 2000, "2"),
-        ("vcore", 2500, "2500m"),
-        ("pods", 1 << 70, "1024Ei"),
+        # guaranteed and max as they hold: summed from below, and the least on the path
+        "Prod, parent, guaranteed {vcore 4} (of its children), max {memory 1Ti, vcore 40}, at most 9 applications",
+        "web, guaranteed {vcore 4}, max {memory 1Ti from above, vcore 10}, at most 9 applications",
+        "batch, parent, max {memory 1Ti from above, vcore 40 from above, gpu 8}, at most 2 applications",
+        # policies
+        "properties application.sort.policy=fair, priority.offset=7, colour=blue",
+        "properties application.sort.policy=fair (from above), colour=blue (from above)",
+        # access
+        "submit users ann,bob; groups ops",
+        "admin groups admins",
+        "shut └── nobody may submit here",
+        # limits, templates
+        "limit user zoe, user *: max {memory 1Gi}, at most 5 applications",
+        "new leaves below at most 3 applications, max {vcore 2}, guaranteed {vcore 1}, a=b ├",
+        "a=b (from above)",
+        # of the partition
+        "nodes in order of dotproduct (vcore 2, gpu 0.5)",
+        "placement rules 0: tag [ns] (create; not group ops) below fixed Prod 1: provided",
+        "preemption off; who opted out goes last; over a lowered max: on",
+        "reservation after 1m30s, given up after 1h",
+        "users without groups os",
+        "unknown property 'colour'",
+        "can be used, 2 warnings",
     ],
 )
-def test_a_quantity_is_written_short_and_exact(name: str, value: int, text: str) -> None:
-    assert quantity(name, value) == text
+def test_what_holds_is_shown(everything: str, text: str) -> None:
+    assert text in everything
+
+
+def test_warnings_stand_beside_errors_in_the_order_of_the_text(tmp_path: Path) -> None:
+    usable, printed = _check(EVERYTHING.replace("gpu: 8", "gpu: x").replace("name: tag", "name: tg"), tmp_path)
+    assert not usable
+    kinds = [(line.split()[0], line.split(":")[1]) for line in printed.splitlines()]
+    assert kinds == [("error", "8"), ("warning", "18"), ("warning", "20"), ("error", "23")]
+
+
+# ---- diff ------------------------------------------------------------------------------------------------------------
+
+
+def _compare(old: str, new: str, tmp_path: Path) -> list[str]:
+    files = (tmp_path / "old.yaml", tmp_path / "new.yaml")
+    for file, text in zip(files, (old, new), strict=True):
+        file.write_text(text)
+    out = io.StringIO()
+    compare(*files, Console(file=out, width=200))
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_changes_are_shown(tmp_path: Path) -> None:
+    new = (
+        EVERYTHING.replace("name: shut", "name: open")
+        .replace("vcore: 10", "vcore: 12")
+        .replace("{name: provided}", "{name: user}")
+    )
+    new = new.replace("{name: batch, maxapplications: 2, parent: true,", "{name: batch, maxapplications: 2,")
+    assert _compare(EVERYTHING, new, tmp_path) == [
+        "partition default",
+        (
+            "~ placementrules tag [ns] (create; not group ops) below fixed Prod; provided -> "
+            "tag [ns] (create; not group ops) below fixed Prod; user"
+        ),
+        "~ root.prod.web resources.max.vcore 10 -> 12",
+        "~ root.prod.batch leaf or parent parent -> leaf",
+        "- root.shut leaf gone: its applications finish, then it is removed",
+        "+ root.open new leaf",
+        "5 changes",
+    ]
+
+
+def test_no_change_and_other_partitions(tmp_path: Path) -> None:
+    assert _compare(EVERYTHING, EVERYTHING + "# a remark\n", tmp_path) == ["no change"]
+    assert _compare("partitions: [{queues: []}]", "partitions: [{queues: [], name: gpu}]", tmp_path) == [
+        "partition default",
+        "- partition gone",
+        "partition gpu",
+        "+ new partition",
+        "2 changes",
+    ]
+
+
+def test_the_commands_and_their_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(EVERYTHING)
+    bad.write_text(GOOD)
+    assert run(["config", "check", str(good)]) == 0
+    assert run(["config", "check", str(bad)]) == 1
+    assert run(["config", "diff", str(good), str(good)]) == 0
+    assert "no change" in capsys.readouterr().out
+    assert run(["config", "diff", str(good), str(bad)]) == 2
+    assert "bad.yaml:12:" in capsys.readouterr().err

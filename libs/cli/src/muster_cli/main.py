@@ -225,7 +225,7 @@ def topics_describe(*, common: Common = _COMMON) -> int:
 
 @config_app.command(name="check")
 def config_check(file: Path) -> int:
-    """Checks a queue configuration (YAML): prints its errors with line and column, or its tree of queues.
+    """Checks a queue configuration (YAML): prints its errors with line and column, or what holds for each queue.
 
     :param file: the queue configuration.
     """
@@ -234,6 +234,21 @@ def config_check(file: Path) -> int:
     from muster_cli.queue_config import check
 
     return 0 if check(file, Console()) else 1
+
+
+@config_app.command(name="diff")
+def config_diff(old: Path, new: Path) -> int:
+    """Shows what one queue configuration changes of another: queues that come and go, keys, rules and limits.
+
+    :param old: the queue configuration that is there.
+    :param new: the one that shall be.
+    """
+    from rich.console import Console
+
+    from muster_cli.queue_config import compare
+
+    compare(old, new, Console())
+    return 0
 
 
 @config_app.command(name="show")

@@ -196,6 +196,20 @@ class PlacementRuleConfig:
     parent: PlacementRuleConfig | None = None
 
 
+def rule_text(rule: PlacementRuleConfig) -> str:
+    """A placement rule in one line: ``user (create) below tag namespace (create; only group ops)``."""
+    notes = ["create"] if rule.create else []
+    if rule.filter is not None:
+        names = [f"user {name}" for name in rule.filter.users] + [f"group {name}" for name in rule.filter.groups]
+        if names:
+            notes.append(f"{'not' if rule.filter.deny else 'only'} {', '.join(names)}")
+        elif rule.filter.deny:
+            notes.append("for nobody")
+    value = f" {rule.value}" if rule.value else ""
+    above = f" below {rule_text(rule.parent)}" if rule.parent is not None else ""
+    return f"{rule.name}{value}{' (' + '; '.join(notes) + ')' if notes else ''}{above}"
+
+
 class NodeSortPolicy(StrEnum):
     """In which order nodes are tried; the last two are Muster's own."""
 

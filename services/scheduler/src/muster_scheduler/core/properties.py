@@ -78,6 +78,16 @@ def parse_duration_ns(text: str) -> int:
     return -total if text[0] == "-" else total
 
 
+def duration_text(duration_ns: int) -> str:
+    """A duration as Go would read it: ``1h30m``; :func:`parse_duration_ns` reads it back."""
+    left, parts = abs(duration_ns), []
+    for unit in ("h", "m", "s", "ms", "us", "ns"):
+        amount, left = divmod(left, _UNITS_NS[unit])
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return ("-" if duration_ns < 0 else "") + ("".join(parts) or "0s")
+
+
 def _one_of(*names: str, any_case: bool) -> Callable[[str], str]:
     def parse(text: str) -> str:
         found = text.lower() if any_case else text

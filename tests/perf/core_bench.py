@@ -59,7 +59,7 @@ PRIORITIES = 10
 SEED = 20230710
 MIB = 1 << 20
 CREATED_S = 1_750_000_000
-START_NS = (CREATED_S + 60) * 1_000_000_000
+START_NS = CREATED_S * 1_000_000_000
 HEADROOM = 1.25
 GOAL_PER_S = 20_000
 GOAL_BYTES = 2_048
@@ -245,11 +245,17 @@ def budget() -> int:
     return SchedulerSettings().max_allocations_batch
 
 
-def decide(core: SchedulerCore, now_ns: int, each: Callable[[int], None]) -> int:
+def clock() -> Callable[[], int]:
+    """Nanoseconds: the asks are created when it starts, and time goes by as it does in a service."""
+    begun = time.perf_counter_ns()
+    return lambda: START_NS + time.perf_counter_ns() - begun
+
+
+def decide(core: SchedulerCore, now_ns: Callable[[], int], each: Callable[[int], None]) -> int:
     """Cycles until nothing more fits; tells ``each`` how many are placed."""
     allocated, limit = 0, budget()
     while True:
-        allocated += drain(core.cycle(now_ns, limit))
+        allocated += drain(core.cycle(now_ns(), limit))
         each(allocated)
         if core.exhausted:
             return allocated
@@ -266,12 +272,12 @@ def timed(scenario: Scenario, profile: Path | None) -> dict[str, float]:
     placed: list[tuple[float, int]] = []
     if profiler is not None:
         profiler.enable()
-    submitted = time.perf_counter()
+    submitted, now_ns = time.perf_counter(), clock()
     while commands:
-        drain(core.apply(commands.pop(), START_NS))
+        drain(core.apply(commands.pop(), now_ns()))
     begun = time.perf_counter()
     placed.append((begun, 0))
-    allocated = decide(core, START_NS, lambda count: placed.append((time.perf_counter(), count)))
+    allocated = decide(core, now_ns, lambda count: placed.append((time.perf_counter(), count)))
     if profiler is not None:
         profiler.disable()
         profiler.dump_stats(str(profile))
@@ -299,13 +305,13 @@ def traced(scenario: Scenario) -> int:
     core = cluster(scenario)
     gc.collect()
     tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
+    before, now_ns = tracemalloc.get_traced_memory()[0], clock()
     for value in requests(scenario):
         command: UpdateAllocations | None = ingest.allocations(value)
         assert command is not None
-        drain(core.apply(command, START_NS))
+        drain(core.apply(command, now_ns()))
         command = None
-    allocated = decide(core, START_NS, lambda _: None)
+    allocated = decide(core, now_ns, lambda _: None)
     del value, command
     gc.collect()
     after = tracemalloc.get_traced_memory()[0]
@@ -328,7 +334,7 @@ def pending(seconds: float) -> dict[str, float]:
             )
         )
     drain(core.apply(ingest.allocations(request.SerializeToString()), time.time_ns()))
-    allocated = decide(core, time.time_ns(), lambda _: None)
+    allocated = decide(core, time.time_ns, lambda _: None)
     (partition,) = core.partitions.values()
     assert sum(len(app.asks) for app in partition.apps.values()) == PENDING_ASKS, "asks were refused or placed"
     cpu, begun, ticks = time.process_time(), time.monotonic(), 0

@@ -16,8 +16,9 @@ first, then costs the whole cluster each time. Here a search skips them:
 * A shape that is not watched can only go where every watched shape goes that wants no more of anything than it does;
   those nodes are looked at one by one. Once such searches have passed by as many nodes in vain as there are, watching
   one shape more has paid for itself: the one that is searched for then gets a bit, perhaps that of the shape that has
-  been watched for longest. Shapes that come again and again are soon watched; of those that never come twice enough
-  are, as a sample, to lead the others past the full nodes.
+  been watched for longest, and the blocks behind it learn it; the others do when a search comes to them. Shapes that
+  come again and again are soon watched; of those that never come twice enough are, as a sample, to lead the others past
+  the full nodes.
 
 So clusters where the first nodes have room (fair) hardly pay for masks, and full ones are not walked through each time.
 What is found is always exactly the first node in order that fits; what is watched is a matter of speed alone.
@@ -42,6 +43,8 @@ ROW_BLOCKS = 32
 # Bits: an intersection of so many costs no more than one of 30; a cluster with more shapes than this at a time
 # has most of them watched by the ones that they are larger than.
 WATCHED_MAX = 256
+# Before a shape gets a bit in a small cluster: about what the bit costs, a look at each watched shape.
+VAIN_LOOKS_MIN = 256
 
 NodeKey = tuple[float, str]
 Items = tuple[tuple[int, int], ...]
@@ -50,22 +53,35 @@ _HIGHEST: NodeKey = (float("inf"), "")
 
 
 class _Block:
-    """Consecutive nodes with their keys and masks, and the most that any of them has free (when it was measured)."""
+    """Consecutive nodes with their keys and masks.
 
-    __slots__ = ("free", "keys", "masks", "nodes")
+    :ivar known: the bits for which the masks hold; the others are learnt when a search comes here.
+    :ivar free: the most that any of them has free; None: not measured since the last change.
+    """
 
-    def __init__(self, keys: list[NodeKey], nodes: list[Node], masks: list[int]) -> None:
+    __slots__ = ("free", "keys", "known", "masks", "nodes")
+
+    def __init__(self, keys: list[NodeKey], nodes: list[Node], masks: list[int], known: int) -> None:
         self.keys = keys
         self.nodes = nodes
         self.masks = masks
+        self.known = known
         self.free: list[int] | None = None
 
-    def union(self) -> int:
-        """What its nodes have room for, together."""
-        found = 0
+    def union(self, everything: int) -> int:
+        """What its nodes have room for, together, and what is not known of them."""
+        found = everything & ~self.known
         for mask in self.masks:
             found |= mask
         return found
+
+    def learn(self, items: Items, bit: int) -> None:
+        """Measures which of its nodes have room for a shape that is watched since the block was last looked into."""
+        self.known |= bit
+        self.masks = [
+            mask | bit if fits(items, node.available) else mask & ~bit
+            for node, mask in zip(self.nodes, self.masks, strict=True)
+        ]
 
     def largest_free(self, size: int) -> list[int]:
         if self.free is None or len(self.free) < size:
@@ -97,6 +113,12 @@ class _Watched:
         self.everything |= bit
         self._steps = [self._step(number) for number in sorted({number for each in self.bits for number, _ in each})]
         return bit
+
+    def teach(self, block: _Block, wanted: int) -> None:
+        """Lets a block learn the wanted bits that it does not know."""
+        missing = wanted & ~block.known
+        for items in [each for each, bit in self.bits.items() if bit & missing]:
+            block.learn(items, self.bits[items])
 
     def _step(self, number: int) -> tuple[int, list[int], list[int]]:
         content, wanted = 0, dict[int, int]()
@@ -136,7 +158,7 @@ class NodeIndex:
 
     def __init__(self) -> None:
         self._lows: list[NodeKey] = [_LOWEST]
-        self._blocks: list[_Block] = [_Block([], [], [])]
+        self._blocks: list[_Block] = [_Block([], [], [], 0)]
         self._unions: list[int] = [0]  # of each block's masks, or more
         self._rows: list[int] = [0]  # of ROW_BLOCKS consecutive unions, or more
         self._watched = _Watched()
@@ -203,13 +225,13 @@ class NodeIndex:
         block.free = None
 
     def _split(self, place: int) -> None:
-        block = self._blocks[place]
+        block, everything = self._blocks[place], self._watched.everything
         half = len(block.keys) // 2
-        right = _Block(block.keys[half:], block.nodes[half:], block.masks[half:])
+        right = _Block(block.keys[half:], block.nodes[half:], block.masks[half:], block.known)
         del block.keys[half:], block.nodes[half:], block.masks[half:]
         self._lows.insert(place + 1, right.keys[0])
         self._blocks.insert(place + 1, right)
-        self._unions[place : place + 1] = (block.union(), right.union())
+        self._unions[place : place + 1] = (block.union(everything), right.union(everything))
         self._measure_rows()
 
     def _mend(self, place: int) -> None:
@@ -224,8 +246,9 @@ class NodeIndex:
         into.keys += right.keys
         into.nodes += right.nodes
         into.masks += right.masks
+        into.known &= right.known
         into.free = None
-        self._unions[left] |= self._unions[left + 1]
+        self._unions[left] = into.union(self._watched.everything)
         del blocks[left + 1], self._lows[left + 1], self._unions[left + 1]
         self._measure_rows()
 
@@ -243,7 +266,7 @@ class NodeIndex:
     def first_fit(self, items: Items) -> Node | None:
         """The first node in order that has room for all items."""
         bit = self._watched.bits.get(items)
-        return self._search(items) if bit is None else self._search_watched(bit)
+        return self._search(items) if bit is None else self._search_watched(items, bit)
 
     def first_of(self, nodes: Iterable[Node], items: Items) -> Node | None:
         """As :meth:`first_fit`, among a few nodes."""
@@ -262,7 +285,7 @@ class NodeIndex:
                     largest[number] = value
         return largest
 
-    def _search_watched(self, bit: int) -> Node | None:
+    def _search_watched(self, items: Items, bit: int) -> Node | None:
         unions = self._unions
         for row, promise in enumerate(self._rows):
             if not promise & bit:
@@ -271,10 +294,12 @@ class NodeIndex:
             for place, union in enumerate(unions[start : start + ROW_BLOCKS], start):
                 if union & bit:
                     block = self._blocks[place]
+                    if not block.known & bit:
+                        block.learn(items, bit)
                     for spot, mask in enumerate(block.masks):
                         if mask & bit:
                             return block.nodes[spot]
-                    unions[place] = block.union()
+                    unions[place] = block.union(self._watched.everything)
             self._rows[row] = self._row(start)
         return None
 
@@ -288,28 +313,32 @@ class NodeIndex:
             for place, union in enumerate(unions[start : start + ROW_BLOCKS], start):
                 if union & needed == needed:
                     block = self._blocks[place]
+                    if needed & ~block.known:
+                        self._watched.teach(block, needed)
                     for spot, mask in enumerate(block.masks):
                         if mask & needed == needed and fits(items, block.nodes[spot].available):
-                            self._count_vain(items, looks + spot)
+                            self._count_vain(items, looks + spot, place)
                             return block.nodes[spot]
                     looks += len(block.masks)
-                    unions[place] = block.union()
+                    unions[place] = block.union(self._watched.everything)
             self._rows[row] = self._row(start)
-        self._count_vain(items, looks)
+        self._count_vain(items, looks, len(unions))
         return None
 
-    def _count_vain(self, items: Items, looks: int) -> None:
+    def _count_vain(self, items: Items, looks: int, walked: int) -> None:
+        """``walked``: so many blocks lie behind the search."""
         self._vain += looks
-        if self._vain >= max(self.count, WATCHED_MAX):  # what a new bit costs: a look at each node and watched shape
+        if self._vain >= max(VAIN_LOOKS_MIN, self.count):
             self._vain = 0
-            self._watch(items)
+            self._watch(items, walked)
 
-    def _watch(self, items: Items) -> None:
+    def _watch(self, items: Items, walked: int) -> None:
         bit = self._watched.take(items)
         for place, block in enumerate(self._blocks):
-            block.masks = [
-                mask | bit if fits(items, node.available) else mask & ~bit
-                for node, mask in zip(block.nodes, block.masks, strict=True)
-            ]
-            self._unions[place] = block.union()
+            if place < walked:
+                block.learn(items, bit)
+                self._unions[place] = block.union(self._watched.everything)
+            else:
+                block.known &= ~bit
+                self._unions[place] |= bit
         self._measure_rows()

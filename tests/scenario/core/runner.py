@@ -51,7 +51,8 @@ class Scenario:
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 _FILE_KEYS = {"section", "about", "given", "scenarios"}
-_BODY_KEYS = {"config", "partitions", "partition", "root", "queues", "nodes", "refused", "warned", "steps"}
+_CONFIG_KEYS = {"config", "partitions", "partition", "root", "queues"}
+_BODY_KEYS = {*_CONFIG_KEYS, "nodes", "refused", "warned", "steps"}
 
 
 def read_scenarios(path: Path) -> list[Scenario]:
@@ -396,6 +397,14 @@ def _release_items(word: str, step: Plain, *, ask_only: bool = False) -> c.Comma
     )
 
 
+def _reload(step: Plain) -> c.Command:
+    _known(step["reload"], _CONFIG_KEYS, "reload")
+    config, problems = load_queue_config(config_text(step["reload"]))
+    if config is None:
+        raise ScenarioError(f"reload: refused before the core sees it: {'; '.join(map(str, problems))}")
+    return c.UpdateConfiguration(config)
+
+
 _NODE_WORDS = ("has", "occupied", "attributes", "partition")
 _RELEASE_WORDS = ("application", "partition", "as", "uuid", "message")
 
@@ -425,6 +434,7 @@ _ACTIONS: dict[str, tuple[tuple[str, ...], Callable[[Plain], c.Command | list[c.
     "foreign": (("node", "holds", "kind", "partition", "tags", "priority"), _foreign),
     "release": (_RELEASE_WORDS, lambda step: _release_items("release", step)),
     "release_ask": (_RELEASE_WORDS, lambda step: _release_items("release_ask", step, ask_only=True)),
+    "reload": ((), _reload),
     "stop_deciding": ((), lambda _: c.SetDeciding(False)),
     "start_deciding": ((), lambda _: c.SetDeciding(True)),
 }
@@ -453,6 +463,10 @@ def message(fact: o.Fact) -> str:
             return f"accepted node {fact.node_id}"
         case o.RejectedNode():
             return _told(f"rejected node {fact.node_id}", fact.reason)
+        case o.ConfigurationAnswer():
+            if fact.obstacles:
+                return _told("rejected configuration", "; ".join(fact.obstacles))
+            return "accepted configuration"
         case o.TooSmallCluster():
             return f"cluster too small for {fact.app_id}/{fact.key}"
     raise ScenarioError(f"the runner does not know {type(fact).__name__}")

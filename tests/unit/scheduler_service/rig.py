@@ -170,6 +170,8 @@ def envelope(body: object, rm_id: str = RM) -> pb.RequestEnvelope:
             made.allocation = body.SerializeToString()
         case si.ApplicationRequest():
             made.application = body.SerializeToString()
+        case si.UpdateConfigurationRequest():
+            made.configuration = body.SerializeToString()
         case si.NodeRequest():
             made.node = body.SerializeToString()
         case pb.RmLifecycle():

@@ -71,7 +71,7 @@ def test_bad_yaml_of_an_unknown_rm_makes_no_rm() -> None:
 
 def test_warnings_come_with_the_acceptance() -> None:
     rig = Rig()
-    answer = rig.register("partitions: [{queues: [{name: root, properties: {priority.ofset: "1"}}]}]")
+    answer = rig.register("partitions: [{queues: [{name: root, properties: {priority.ofset: one}}]}]")
     assert answer.accepted
     assert [p.severity for p in answer.problems] == [pb.ConfigProblem.WARNING]
 

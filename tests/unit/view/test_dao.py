@@ -167,9 +167,9 @@ def test_headroom_is_the_least_on_the_way_and_types_without_max_are_not_there() 
 def test_application_with_asks_and_allocations() -> None:
     cluster = Cluster(LEAVES)
     cluster.node("n1", vcore=10_000)
-    cluster.do(UpdateApplications((AppItem("x", "root.a", "default", "bo<b", ("g1", "g2")),)))
+    cluster.do(UpdateApplications((AppItem("x", "root.a", "default", "bob", ("g1", "g2")),)))
     cluster.do(
-        UpdateAllocations([AskItem("k1", "x", "default", {"vcore": 3_000, "pods": 0}, tags={"t": "v"}, priority=-1)])
+        UpdateAllocations([AskItem("k1", "x", "default", {"vcore": 3_000, "pods": 0}, tags={"t": "<v"}, priority=-1)])
     )
     cluster.now_ns += 1
     cluster.ask("x", "k2", vcore=2_000, wanted=3)
@@ -182,10 +182,10 @@ def test_application_with_asks_and_allocations() -> None:
         b'"pendingCount":3,"pendingReason":{"code":"QUEUE_MAX","queue":"root.a","resourceType":"vcore","asked":2000,'
         b'"used":3000,"limit":4000,"message":"Queue root.a uses 3000 of its max of 4000 vcore; '
         b'2000 more would go over.","since":1000000000001}}],'
-        b'"allocations":[{"allocationKey":"k1","allocationTags":{"t":"v"},"requestTime":1000000000000,'
+        b'"allocations":[{"allocationKey":"k1","allocationTags":{"t":"\\u003cv"},"requestTime":1000000000000,'
         b'"allocationTime":1000000000000,"resource":{"pods":0,"vcore":3000},"priority":"-1","nodeId":"n1",'
         b'"applicationId":"x","bindTime":1000000000000}],'
-        b'"applicationState":"Running","user":"bo\\u003cb","groups":["g1","g2"],'
+        b'"applicationState":"Running","user":"bob","groups":["g1","g2"],'
         b'"stateLog":[{"time":1000000000000,"applicationState":"New"},'
         b'{"time":1000000000000,"applicationState":"Accepted"},{"time":1000000000000,"applicationState":"Running"}],'
         b'"startTime":1000000,"resourceHistory":{}}'
@@ -197,7 +197,7 @@ def test_an_application_that_never_ran() -> None:
     cluster.app("x", "root.a")
     assert text(render.application(cluster.partition, cluster.application("x"))) == (
         b'{"applicationID":"x","partition":"default","queueName":"root.a","submissionTime":1000000000000,'
-        b'"applicationState":"New","user":"alice","stateLog":[{"time":1000000000000,"applicationState":"New"}],'
+        b'"applicationState":"New","user":"alice","groups":["alice"],"stateLog":[{"time":1000000000000,"applicationState":"New"}],'
         b'"maxRequestPriority":-2147483648,"startTime":-62135596800000,"resourceHistory":{}}'
     )
 

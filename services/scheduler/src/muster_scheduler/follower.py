@@ -17,6 +17,7 @@ from muster_bus.topics import parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 
 from muster_scheduler import state_codec
+from muster_scheduler.core.commands import UpdateConfiguration
 from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import Problem, load_queue_config
@@ -210,11 +211,26 @@ class StateFolder:
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)
+        known = self.rms.get(rm_id)
+        if info is None and known is not None and known.info.registrations == recorded.registrations:
+            self._reconfigure(known, recorded)
+            return
         if info is None or info.registrations != recorded.registrations:
             raise CodecError(f"RM {rm_id}: the record of registration {recorded.registrations} has no RM beside it")
         info.version, info.policy_group, info.config = recorded.version, recorded.policy_group, recorded.config
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
         self.rms[rm_id] = RmState(info, new_core(info, searching=False))
+
+    def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
+        """The RM runs on under another configuration; the queues' own records follow."""
+        known.info.extra_config = dict(recorded.extra_config)
+        if known.info.config == recorded.config:
+            return
+        known.info.config = recorded.config
+        config, problems = load_queue_config(recorded.config)
+        if config is None:
+            raise CodecError(f"the recorded queue configuration of RM {known.info.rm_id} is not valid: {problems[0]}")
+        known.core.apply(UpdateConfiguration(config), known.info.last_decided_ns)
 
 
 def _allocated(recorded: state_pb2.AllocationObject) -> tuple[int, int, int]:

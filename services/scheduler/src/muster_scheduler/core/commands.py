@@ -88,7 +88,10 @@ class NodeItem:
 
 @dataclass(frozen=True, slots=True)
 class AppItem:
-    """A new application."""
+    """A new application.
+
+    :param refused: why the shell cannot let it in (its user's groups are not found); "": it can.
+    """
 
     app_id: str
     queue: str
@@ -99,6 +102,7 @@ class AppItem:
     execution_timeout_ms: int = 0
     placeholder_ask: dict[str, int] | None = None
     gang_style: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,6 +326,8 @@ class SchedulerCore:
         if partition.live_application(item.app_id) is not None:
             return f"adding application {item.app_id} to partition {name}, but application already existed"
         user, groups = item.user, item.groups
+        if item.refused:
+            return item.refused
         if not user:
             if not placement.is_forced(item.tags):
                 return "empty user cannot resolve: ugi.user must name the owner"

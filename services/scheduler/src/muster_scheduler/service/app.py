@@ -15,6 +15,7 @@ from muster_scheduler.queue_yaml import load_queue_config
 from muster_scheduler.service.errors import BadDefaultConfig
 from muster_scheduler.service.machine import SchedulerMachine
 from muster_scheduler.service.settings import SchedulerSettings
+from muster_scheduler.service.users import UserGroups
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,7 @@ class SchedulerService:
                     default_config,
                     self._settings.max_allocations_batch,
                     round(self._settings.check_invariants_every_s * 1e9),
+                    UserGroups(self._settings.users),
                 ),
                 self._clock,
                 self._settings.worker,

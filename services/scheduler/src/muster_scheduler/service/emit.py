@@ -6,6 +6,8 @@ They are recorded with the RM's object in the same transaction, so they survive 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from muster_bus.log import OutRecord
 from muster_bus.topics import (
     HEADER_EVENT_ID,
@@ -80,12 +82,12 @@ class Emitter:
         key = state_key(self.info.rm_id, state_codec.REGISTRATION, "-")
         return OutRecord(self._topics.state, self._partition, key, encode_registration(self.info))
 
-    def registration(self, request_id: str, problems: list[pb.ConfigProblem], *, accepted: bool) -> OutRecord:
-        """The answer to a registration: an envelope without a sequence, for the gateway that asked."""
-        envelope = pb.ResponseEnvelope(
-            rm_id=self.info.rm_id,
-            registration=pb.RegistrationResult(request_id=request_id, accepted=accepted, problems=problems),
-        )
+    def registration(
+        self, request_id: str, problems: list[pb.ConfigProblem], *, accepted: bool, changes: Sequence[str] = ()
+    ) -> OutRecord:
+        """The answer to a registration or a configuration update: without a sequence, for the gateway that asked."""
+        result = pb.RegistrationResult(request_id=request_id, accepted=accepted, problems=problems, changes=changes)
+        envelope = pb.ResponseEnvelope(rm_id=self.info.rm_id, registration=result)
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
 
     def tombstone(self, key: bytes) -> OutRecord:

@@ -8,6 +8,7 @@ the partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -17,20 +18,25 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 
 from muster_scheduler import state_codec
-from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import SetDeciding
+from muster_scheduler.core import config_diff, invariants
+from muster_scheduler.core.commands import AppItem, SetDeciding, UpdateApplications, UpdateConfiguration
+from muster_scheduler.core.config import ClusterConfig, partition_name
 from muster_scheduler.core.objects import Queue
-from muster_scheduler.core.outcome import Outcome, Primary
+from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
-from muster_scheduler.queue_yaml import Problem, load_queue_config
+from muster_scheduler.queue_yaml import Problem, checksum, load_queue_config
 from muster_scheduler.service import ingest
 from muster_scheduler.service.emit import Emitter
+from muster_scheduler.service.errors import UnknownUser
+from muster_scheduler.service.users import UserGroups
 
 log = structlog.get_logger(__name__)
 
 
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
+# Of a configuration update's changes told: the answer stays a small record; `muster config diff` shows them all.
+CHANGES_MAX = 1000
 _SHOWN_MAX = 256  # characters of an id in a reason
 
 
@@ -45,6 +51,7 @@ class SchedulerMachine:
     :param default_config: text for RMs that register with an empty configuration.
     :param max_allocations_batch: see SchedulerSettings.
     :param check_invariants_every_ns: 0: only at recovery.
+    :param groups: finds the groups of users who come without.
     """
 
     def __init__(
@@ -54,12 +61,14 @@ class SchedulerMachine:
         default_config: str = "",
         max_allocations_batch: int = 2000,
         check_invariants_every_ns: int = 0,
+        groups: UserGroups | None = None,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
         self._default_config = default_config
         self._budget = max_allocations_batch
         self._check_every_ns = check_invariants_every_ns
+        self._groups = groups if groups is not None else UserGroups()
         self._checked_ns = 0
         self._folder = StateFolder()
         self._emitters: dict[str, Emitter] = {}
@@ -183,11 +192,15 @@ class SchedulerMachine:
                 case "allocation":
                     state.core.apply(ingest.allocations(envelope.allocation), now_ns, out)
                 case "application":
-                    state.core.apply(ingest.applications(envelope.application), now_ns, out)
+                    command = ingest.applications(envelope.application)
+                    state.core.apply(self._with_groups(state.core, command, now_ns), now_ns, out)
                 case "node":
                     state.core.apply(ingest.nodes(envelope.node), now_ns, out)
                 case "lifecycle":
                     self._live(state, envelope.lifecycle, now_ns, out, outputs)
+                case "configuration":
+                    update = si.UpdateConfigurationRequest.FromString(envelope.configuration)
+                    self._configure(state, envelope.request_id, update, now_ns, outputs)
         except DecodeError as error:
             raise _Unreadable("not a RequestEnvelope with an SI request in it") from error
         return rm_id
@@ -202,6 +215,65 @@ class SchedulerMachine:
         state.core.apply(SetDeciding(life != "STOPPED"), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
 
+    def _with_groups(self, core: SchedulerCore, command: UpdateApplications, now_ns: int) -> UpdateApplications:
+        """Adds the groups of users who bring none, as the partition's resolver finds them."""
+        resolvers = {name: partition.config.user_group_resolver for name, partition in core.partitions.items()}
+        if not any(resolvers.values()):
+            return command  # the core gives each user a group of his own
+        found: list[AppItem] = []
+        for item in command.new:
+            resolver = resolvers.get(partition_name(item.partition), "")
+            if item.user and not item.groups and resolver:
+                try:
+                    groups = self._groups.resolve(item.user, (), resolver, now_ns)
+                    found.append(replace(item, groups=groups))
+                except UnknownUser as error:
+                    found.append(replace(item, refused=error.reason))
+            else:
+                found.append(item)
+        return UpdateApplications(tuple(found), command.remove)
+
+    def _configure(
+        self,
+        state: RmState,
+        request_id: str,
+        update: si.UpdateConfigurationRequest,
+        now_ns: int,
+        outputs: list[OutRecord],
+    ) -> None:
+        """Another configuration while running: whole, or not at all; the answer says what changed or why not.
+
+        The extra configuration is taken in either case, as by the real core (core-features §2.9).
+        """
+        info, emitter = state.info, self._emitters[state.info.rm_id]
+        # What was decided before goes out before: followers take the new configuration on what they then know.
+        pending = self._outcomes.pop(info.rm_id, None)
+        if pending:
+            info.last_decided_ns = now_ns
+            emitter.emit(pending, state.core.next_submission, outputs)
+        text = update.config or self._default_config
+        config, problems = load_queue_config(text)
+        told = [*_problems(problems), *_resolver_problems(self._groups, config)]
+        changes: list[str] = []
+        accepted = config is not None and not any(problem.severity == pb.ConfigProblem.ERROR for problem in told)
+        out = Outcome()
+        if config is not None and accepted and checksum(text) != checksum(info.config):
+            changes = [str(change) for change in config_diff.diff(state.core.config, config)]
+            state.core.apply(UpdateConfiguration(config), now_ns, out)
+            (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
+            out.facts.remove(answer)
+            told += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]
+            if answer.obstacles:
+                accepted, changes = False, []
+            else:
+                info.config = text
+        info.extra_config = {**info.extra_config, **update.extraConfig}
+        outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+        if out:
+            self._outcomes[info.rm_id] = out
+        outputs.append(emitter.registration(request_id, told, accepted=accepted, changes=changes[:CHANGES_MAX]))
+        log.info("configuration updated", rm=info.rm_id, accepted=accepted, changes=len(changes))
+
     # ---- registration ----------------------------------------------------------------------------------------------
 
     def _register(
@@ -215,10 +287,11 @@ class SchedulerMachine:
         text = request.config or self._default_config
         config, problems = load_queue_config(text)
         known = self._folder.rms.get(rm_id)
-        if config is None:
+        told = [*_problems(problems), *_resolver_problems(self._groups, config)]
+        if config is None or any(problem.severity == pb.ConfigProblem.ERROR for problem in told):
             info = known.info if known is not None else RmInfo(rm_id)
             emitter = Emitter(self._topics, info)
-            outputs.append(emitter.registration(envelope.request_id, _problems(problems), accepted=False))
+            outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
             return
         info = RmInfo(
             rm_id,
@@ -257,7 +330,7 @@ class SchedulerMachine:
                 key = state_codec.key_of(rm_id, partition, what)
                 if key not in kept:
                     outputs.append(emitter.tombstone(key))
-        outputs.append(emitter.registration(envelope.request_id, _problems(problems), accepted=True))
+        outputs.append(emitter.registration(envelope.request_id, told, accepted=True))
         self._folder.rms[rm_id] = RmState(info, core)
         self._emitters[rm_id] = emitter
         self._outcomes[rm_id] = out
@@ -291,6 +364,16 @@ def _published(core: SchedulerCore) -> list[tuple[str, Primary]]:
             found.extend((name, waitlist) for waitlist in queue.waitlists.values())
             found.append((name, queue))
     return [(name, what) for name, what in found if what.published]
+
+
+def _resolver_problems(groups: UserGroups, config: ClusterConfig | None) -> list[pb.ConfigProblem]:
+    """Why a configuration's resolvers cannot work on this machine."""
+    resolvers = {partition.user_group_resolver: None for partition in config.partitions} if config is not None else {}
+    return [
+        pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="usergroupresolver.type", message=problem)
+        for resolver in resolvers
+        if (problem := groups.problem(resolver))
+    ]
 
 
 def _problems(problems: list[Problem]) -> list[pb.ConfigProblem]:

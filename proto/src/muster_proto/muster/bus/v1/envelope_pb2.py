@@ -24,27 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)muster_proto/muster/bus/v1/envelope.proto\x12\rmuster.bus.v1\"\xe7\x01\n\x0fRequestEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x64mitted_ns\x18\x03 \x01(\x03\x12\x12\n\ngateway_id\x18\x04 \x01(\t\x12\x12\n\x08register\x18\n \x01(\x0cH\x00\x12\x14\n\nallocation\x18\x0b \x01(\x0cH\x00\x12\x15\n\x0b\x61pplication\x18\x0c \x01(\x0cH\x00\x12\x0e\n\x04node\x18\r \x01(\x0cH\x00\x12/\n\tlifecycle\x18\x0e \x01(\x0b\x32\x1a.muster.bus.v1.RmLifecycleH\x00\x42\x06\n\x04\x62ody\"\x94\x01\n\x0bRmLifecycle\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .muster.bus.v1.RmLifecycle.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04INIT\x10\x01\x12\x0b\n\x07RUNNING\x10\x02\x12\n\n\x06PAUSED\x10\x03\x12\x0b\n\x07STOPPED\x10\x04\"\xa9\x01\n\x10ResponseEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12)\n\x06stream\x18\x03 \x01(\x0e\x32\x19.muster.bus.v1.StreamKind\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12\x37\n\x0cregistration\x18\x05 \x01(\x0b\x32!.muster.bus.v1.RegistrationResult\"j\n\x12RegistrationResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12.\n\x08problems\x18\x03 \x03(\x0b\x32\x1c.muster.bus.v1.ConfigProblem\"\xa9\x01\n\rConfigProblem\x12\x37\n\x08severity\x18\x01 \x01(\x0e\x32%.muster.bus.v1.ConfigProblem.Severity\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\"\"\n\x08Severity\x12\t\n\x05\x45RROR\x10\x00\x12\x0b\n\x07WARNING\x10\x01*`\n\nStreamKind\x12\x12\n\x0eSTREAM_UNKNOWN\x10\x00\x12\x15\n\x11STREAM_ALLOCATION\x10\x01\x12\x16\n\x12STREAM_APPLICATION\x10\x02\x12\x0f\n\x0bSTREAM_NODE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)muster_proto/muster/bus/v1/envelope.proto\x12\rmuster.bus.v1\"\x80\x02\n\x0fRequestEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x64mitted_ns\x18\x03 \x01(\x03\x12\x12\n\ngateway_id\x18\x04 \x01(\t\x12\x12\n\x08register\x18\n \x01(\x0cH\x00\x12\x14\n\nallocation\x18\x0b \x01(\x0cH\x00\x12\x15\n\x0b\x61pplication\x18\x0c \x01(\x0cH\x00\x12\x0e\n\x04node\x18\r \x01(\x0cH\x00\x12/\n\tlifecycle\x18\x0e \x01(\x0b\x32\x1a.muster.bus.v1.RmLifecycleH\x00\x12\x17\n\rconfiguration\x18\x0f \x01(\x0cH\x00\x42\x06\n\x04\x62ody\"\x94\x01\n\x0bRmLifecycle\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .muster.bus.v1.RmLifecycle.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04INIT\x10\x01\x12\x0b\n\x07RUNNING\x10\x02\x12\n\n\x06PAUSED\x10\x03\x12\x0b\n\x07STOPPED\x10\x04\"\xa9\x01\n\x10ResponseEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12)\n\x06stream\x18\x03 \x01(\x0e\x32\x19.muster.bus.v1.StreamKind\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12\x37\n\x0cregistration\x18\x05 \x01(\x0b\x32!.muster.bus.v1.RegistrationResult\"{\n\x12RegistrationResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12.\n\x08problems\x18\x03 \x03(\x0b\x32\x1c.muster.bus.v1.ConfigProblem\x12\x0f\n\x07\x63hanges\x18\x04 \x03(\t\"\xa9\x01\n\rConfigProblem\x12\x37\n\x08severity\x18\x01 \x01(\x0e\x32%.muster.bus.v1.ConfigProblem.Severity\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\"\"\n\x08Severity\x12\t\n\x05\x45RROR\x10\x00\x12\x0b\n\x07WARNING\x10\x01*`\n\nStreamKind\x12\x12\n\x0eSTREAM_UNKNOWN\x10\x00\x12\x15\n\x11STREAM_ALLOCATION\x10\x01\x12\x16\n\x12STREAM_APPLICATION\x10\x02\x12\x0f\n\x0bSTREAM_NODE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster_proto.muster.bus.v1.envelope_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STREAMKIND']._serialized_start=897
-  _globals['_STREAMKIND']._serialized_end=993
+  _globals['_STREAMKIND']._serialized_start=939
+  _globals['_STREAMKIND']._serialized_end=1035
   _globals['_REQUESTENVELOPE']._serialized_start=61
-  _globals['_REQUESTENVELOPE']._serialized_end=292
-  _globals['_RMLIFECYCLE']._serialized_start=295
-  _globals['_RMLIFECYCLE']._serialized_end=443
-  _globals['_RMLIFECYCLE_STATE']._serialized_start=375
-  _globals['_RMLIFECYCLE_STATE']._serialized_end=443
-  _globals['_RESPONSEENVELOPE']._serialized_start=446
-  _globals['_RESPONSEENVELOPE']._serialized_end=615
-  _globals['_REGISTRATIONRESULT']._serialized_start=617
-  _globals['_REGISTRATIONRESULT']._serialized_end=723
-  _globals['_CONFIGPROBLEM']._serialized_start=726
-  _globals['_CONFIGPROBLEM']._serialized_end=895
-  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_start=861
-  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_end=895
+  _globals['_REQUESTENVELOPE']._serialized_end=317
+  _globals['_RMLIFECYCLE']._serialized_start=320
+  _globals['_RMLIFECYCLE']._serialized_end=468
+  _globals['_RMLIFECYCLE_STATE']._serialized_start=400
+  _globals['_RMLIFECYCLE_STATE']._serialized_end=468
+  _globals['_RESPONSEENVELOPE']._serialized_start=471
+  _globals['_RESPONSEENVELOPE']._serialized_end=640
+  _globals['_REGISTRATIONRESULT']._serialized_start=642
+  _globals['_REGISTRATIONRESULT']._serialized_end=765
+  _globals['_CONFIGPROBLEM']._serialized_start=768
+  _globals['_CONFIGPROBLEM']._serialized_end=937
+  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_start=903
+  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_end=937
 # @@protoc_insertion_point(module_scope)

@@ -58,6 +58,7 @@ class RequestEnvelope(_message.Message):
     APPLICATION_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     LIFECYCLE_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
     """Unique for each request of a gateway's life, for tracing and for the answer to a registration."""
@@ -72,6 +73,8 @@ class RequestEnvelope(_message.Message):
     """si.v1.ApplicationRequest"""
     node: _builtins.bytes
     """si.v1.NodeRequest"""
+    configuration: _builtins.bytes
+    """si.v1.UpdateConfigurationRequest"""
     @_builtins.property
     def lifecycle(self) -> Global___RmLifecycle: ...
     def __init__(
@@ -86,12 +89,13 @@ class RequestEnvelope(_message.Message):
         application: _builtins.bytes = ...,
         node: _builtins.bytes = ...,
         lifecycle: Global___RmLifecycle | None = ...,
+        configuration: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocation", b"allocation", "application", b"application", "body", b"body", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocation", b"allocation", "application", b"application", "body", b"body", "configuration", b"configuration", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "gateway_id", b"gateway_id", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "configuration", b"configuration", "gateway_id", b"gateway_id", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -195,21 +199,27 @@ class RegistrationResult(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """of the RequestEnvelope that it answers"""
     accepted: _builtins.bool
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigProblem]: ...
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a configuration update: what it changed, a line each."""
+
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         accepted: _builtins.bool = ...,
         problems: _abc.Iterable[Global___ConfigProblem] | None = ...,
+        changes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,15 +1,35 @@
-"""Whom to preempt (core-features §2.14-2.16): a search on a snapshot, that changes nothing."""
+"""Whom to preempt (core-features §2.14-2.16): a search on a snapshot, that changes nothing.
+
+What may be asked of whom stands in ``preemption_victims.py``, how a set of victims is put together in
+``preemption_cover.py``, what is cut from a queue above its max in ``preemption_quota.py``. ``docs/preemption.md`` has
+the rules, and the laws that every plan keeps.
+"""
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from muster_scheduler.core.objects import Allocation, Ask, Node, Preempted, Queue
+from muster_scheduler.core import preemption_quota, preemption_victims
+from muster_scheduler.core.objects import Allocation, Ask, Ledger, Node, Preempted, PreemptionRule, Queue
+from muster_scheduler.core.ordering import queue_share, share_of
+from muster_scheduler.core.preemption_cover import Branch, Budget, Class, Entry, cover, rank_of, relief_of
+from muster_scheduler.core.preemption_victims import Known, known, may_go
 from muster_scheduler.core.reasons import PreemptionNo
+from muster_scheduler.core.resources import add, subtract
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
+
+# Of the nodes where victims of the lowest class suffice, so many are compared: of thousands one is as good as the next.
+NODES_COMPARED_MAX = 32
+# Victims that are not on the node itself, to get below a limit, are chosen among so many.
+ELSEWHERE_MAX = 256
+# Steps of the search, for one node and in all: an allocation looked at, taken or undone is one. (100,000 are ≈ 0.1 s.)
+STEPS_PER_NODE_MAX = 2_000
+STEPS_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +54,370 @@ class Plan:
 
 def search(partition: Partition, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
     """Victims for an ask that waits in its queue's order."""
-    return PreemptionNo.NO_VICTIMS
+    return _Search(partition, ask, now_ns).run()
 
 
 def search_required_node(partition: Partition, ask: Ask, node: Node, now_ns: int) -> Plan | PreemptionNo:
-    """Victims on the one node that the ask must run on."""
-    return PreemptionNo.NO_VICTIMS
+    """Victims on the one node that the ask must run on (§2.14). Guarantees and ``preemption.policy`` do not count."""
+    looked_up = known(partition)
+    if _limits_over(ask, looked_up):
+        return PreemptionNo.LIMIT
+    # 1. What is short there.
+    room = looked_up.underway.room(node, ask)
+    short = [(number, value - room[number]) for number, value in ask.shape.items if value > room[number]]
+    if not short:
+        return PreemptionNo.NOT_NEEDED
+    numbers, needs = [number for number, _ in short], [need for _, need in short]
+    # 2. Whose going would help: plain ones, then opted-out ones, then originators; the least, youngest, smallest first.
+    branch = Branch(ask.app.queue, PreemptionRule.REQUIRED_NODE, ask.priority)
+    opted_out = partition.config.preemption.opted_out_last
+    entries = []
+    for allocation in node.allocations.values():
+        demand = allocation.demand
+        if not may_go(allocation) or demand.priority > ask.priority or not (demand.allow_preempt_self or opted_out):
+            continue
+        gains = _gains(allocation, numbers, ())
+        if any(gains):
+            entries.append(Entry(allocation, branch, rank_of(allocation), gains, relief_of(gains, needs)))
+    if not entries:
+        return PreemptionNo.NO_VICTIMS
+    entries.sort(key=lambda entry: _required_node_order(entry, node))
+    # 3. As many as it takes.
+    chosen = cover(entries, numbers, needs, Budget(STEPS_MAX), STEPS_MAX)
+    if not chosen:
+        return PreemptionNo.NOT_ENOUGH_VICTIMS
+    return _plan(ask, node, chosen, now_ns)
 
 
 def search_quota(partition: Partition, queue: Queue, now_ns: int) -> tuple[Victim, ...]:
-    """Victims in a queue that is above its max."""
-    return ()
+    """Victims in a queue that is above its max (§2.16)."""
+    going = preemption_quota.choose(queue, opted_out=partition.config.preemption.opted_out_last)
+    over_before, over_after = queue_share(queue), share_of(queue, _without(queue, going))
+    victims = []
+    after: dict[Queue, float] = {}
+    for allocation in going:
+        assert allocation.app is not None, f"{allocation} is foreign"
+        leaf = allocation.app.queue
+        if leaf not in after:
+            after[leaf] = share_of(leaf, _without(leaf, going))
+        shares = (queue_share(leaf), after[leaf], over_before, over_after)
+        victims.append(Victim(allocation, Preempted(PreemptionRule.QUOTA, "", "", queue.path, now_ns, *shares)))
+    return tuple(victims)
+
+
+class _Search:
+    """One search for one ask."""
+
+    def __init__(self, partition: Partition, ask: Ask, now_ns: int) -> None:
+        self._partition = partition
+        self._ask = ask
+        self._now_ns = now_ns
+        self._items = ask.shape.items
+        self._known = known(partition)
+        self._budget = Budget(STEPS_MAX)
+        # What stands against the ask beside the nodes: (whose limit, type), and by how much.
+        self._over = _limits_over(ask, self._known)
+        self._branches: dict[Queue, Branch] = {}
+        self._elsewhere: list[Entry] = []
+
+    def run(self) -> Plan | PreemptionNo:
+        """Tries GUARANTEE, then PRIORITY, then both together."""
+        ask = self._ask
+        # 1. What no victim can help.
+        if not ask.app.counted and any(_is_full(ledger) for ledger in ask.app.ledgers):
+            return PreemptionNo.LIMIT
+        node = self._node_with_room()
+        if node is not None and not self._over:
+            return PreemptionNo.NOT_NEEDED
+        # 2. Asks that are alike were told already?
+        alike = self._alike()
+        no = self._known.noes.get(alike)
+        if no is not None:
+            return no
+        # 3. Who may be a victim, by which rule.
+        outside = preemption_victims.outside(ask, self._known.underway, (ledger for ledger, _ in self._over))
+        inside = preemption_victims.inside(ask)
+        by_guarantee = [branch for branch in outside.branches if self._classes(branch)]
+        by_priority = [inside] if inside is not None and self._classes(inside) else []
+        # 4. Rule by rule.
+        stages = [by_guarantee, by_priority, [*by_guarantee, *by_priority] if by_guarantee and by_priority else []]
+        for branches in stages:
+            found = self._with(branches, node) if branches else None
+            if found is not None:
+                return found
+        # 5. Why not.
+        if self._budget.ran_out:
+            no = PreemptionNo.TOO_MANY_WAYS
+        elif by_guarantee or by_priority:
+            no = self._why_not_enough([*by_guarantee, *by_priority])
+        else:
+            no = outside.no or PreemptionNo.NO_VICTIMS
+        self._known.noes[alike] = no
+        return no
+
+    def _alike(self) -> tuple[object, ...]:
+        ask, app = self._ask, self._ask.app
+        # (Its own application's allocations are no victims by PRIORITY: one that holds some is like no other.)
+        own = app.app_id if app.allocations else ""
+        return (app.queue, ask.shape, ask.priority, app.trackers, own, ask.reserved)
+
+    def _node_with_room(self) -> Node | None:
+        """Where the ask would go at once, if only limits stand against it."""
+        reserved = self._ask.reserved
+        if reserved is not None and self._may_use(reserved) and not self._short(reserved):
+            return reserved
+        return self._partition.index.first_fit(self._items)
+
+    def _may_use(self, node: Node) -> bool:
+        return node.schedulable and (not node.reservations or self._ask.reserved is node)
+
+    def _short(self, node: Node) -> list[tuple[int, int]]:
+        room = self._known.underway.room(node, self._ask)
+        return [(number, value - room[number]) for number, value in self._items if value > room[number]]
+
+    def _classes(self, branch: Branch) -> list[Class]:
+        most = branch.priority_max
+        return sorted(rank for rank in self._known.victims(branch.leaf) if most is None or rank[2] <= most)
+
+    def _why_not_enough(self, branches: list[Branch]) -> PreemptionNo:
+        for ledger, _ in self._over:
+            if not any(ledger in app.ledgers for branch in branches for app in branch.leaf.applications.values()):
+                return PreemptionNo.LIMIT
+        return PreemptionNo.NOT_ENOUGH_VICTIMS
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    def _with(self, branches: list[Branch], with_room: Node | None) -> Plan | None:
+        """The best plan with victims from these leaves."""
+        self._branches = {branch.leaf: branch for branch in branches}
+        found = _Best()
+        if self._over:
+            # A limit is in the way: victims may be anywhere, so that each node is looked at once, with all of them.
+            self._elsewhere = self._relieving(branches)
+            for node in (with_room,) if with_room is not None else self._nodes(branches, None):
+                self._compare(node, None, found)
+                if found.enough(self._budget):
+                    break
+        else:
+            # Class by class: the first that makes room somewhere is the lowest that can.
+            for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
+                for node in self._nodes(branches, rank):
+                    self._compare(node, rank, found)
+                    if found.enough(self._budget):
+                        break
+                if found.node is not None or self._budget.ran_out:
+                    break
+        return None if found.node is None else _plan(self._ask, found.node, found.entries, self._now_ns)
+
+    def _nodes(self, branches: list[Branch], rank: Class | None) -> Iterator[Node]:
+        """The nodes that hold victims, of one class or any: the one kept for the ask first, then by id."""
+        reserved, nodes = self._ask.reserved, self._partition.nodes
+        if reserved is not None:
+            yield reserved
+        ids = heapq.merge(
+            *(
+                self._known.nodes(branch.leaf, each)
+                for branch in branches
+                for each in ((rank,) if rank is not None else self._classes(branch))
+                if branch.priority_max is None or each[2] <= branch.priority_max
+            )
+        )
+        last = ""
+        for node_id in ids:
+            if node_id != last:
+                last = node_id
+                node = nodes[node_id]
+                if node is not reserved:
+                    yield node
+
+    def _compare(self, node: Node, rank: Class | None, found: _Best) -> None:
+        """Takes the node when it is the best so far."""
+        if not self._may_use(node):
+            return
+        # 1. What is short on the node, then what is over limits.
+        short = self._short(node)
+        allocated = node.allocated
+        if any(allocated[number] < need for number, need in short):
+            return
+        numbers = [number for number, _ in short]
+        needs = [need for _, need in short]
+        entries = self._entries(node, numbers, needs, rank)
+        numbers += [number for _, number in self._over]
+        needs += self._over.values()
+        # 2. Those that cover it; when any class may go, with the dearest left out as long as that does.
+        chosen: list[Entry] = []
+        while True:
+            self._budget.spend(len(entries))
+            tried = cover(entries, numbers, needs, self._budget, STEPS_PER_NODE_MAX)
+            if not tried:
+                break
+            chosen = tried
+            if rank is not None:
+                break
+            dearest = chosen[-1].rank
+            entries = [entry for entry in entries if entry.rank < dearest]
+        if chosen:
+            found.take(self._cost(node, chosen), node, chosen)
+
+    def _entries(self, node: Node, numbers: list[int], needs: list[int], rank: Class | None) -> list[Entry]:
+        """The victims that may make the room that is short there, and those that bring limits down, in order."""
+        if not numbers:
+            return self._elsewhere
+        entries = []
+        needs = [*needs, *self._over.values()]
+        ledgers = tuple(self._over)
+        for allocation in node.allocations.values():
+            branch = self._branches.get(allocation.app.queue) if allocation.app is not None else None
+            if branch is None or not self._is_victim(allocation, branch):
+                continue
+            own = rank_of(allocation)
+            gains = _gains(allocation, numbers, ledgers)
+            if (rank is None or own <= rank) and any(gains) and branch.allows(allocation.shape.items):
+                entries.append(Entry(allocation, branch, own, gains, relief_of(gains, needs)))
+        none = (0,) * len(numbers)
+        for entry in self._elsewhere:
+            if entry.allocation.node_id != node.node_id:
+                gains = none + entry.gains
+                entries.append(Entry(entry.allocation, entry.branch, entry.rank, gains, relief_of(gains, needs)))
+        entries.sort(key=Entry.order)
+        return entries
+
+    def _is_victim(self, allocation: Allocation, branch: Branch) -> bool:
+        most = branch.priority_max
+        if not may_go(allocation) or (most is not None and allocation.demand.priority > most):
+            return False
+        if branch.rule is PreemptionRule.PRIORITY and allocation.app is self._ask.app:
+            return False
+        return allocation.demand.allow_preempt_self or self._partition.config.preemption.opted_out_last
+
+    def _relieving(self, branches: list[Branch]) -> list[Entry]:
+        """Those whose going brings the limits down that stand against the ask, in order."""
+        ledgers, needs = tuple(self._over), list(self._over.values())
+        found: list[Entry] = []
+        for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
+            same: list[Entry] = []
+            for branch in branches:
+                for held in self._known.victims(branch.leaf).get(rank, {}).values():
+                    for allocation in held:
+                        if self._is_victim(allocation, branch) and branch.allows(allocation.shape.items):
+                            gains = _gains(allocation, (), ledgers)
+                            if any(gains):
+                                same.append(Entry(allocation, branch, rank, gains, relief_of(gains, needs)))
+            found += heapq.nsmallest(ELSEWHERE_MAX - len(found), same, key=Entry.order)
+            if len(found) >= ELSEWHERE_MAX:
+                break
+        return found
+
+    def _cost(self, node: Node, victims: list[Entry]) -> tuple[Any, ...]:
+        return (
+            sum(entry.rank[0] for entry in victims),
+            sum(entry.rank[1] for entry in victims),
+            max(entry.rank[2] for entry in victims),
+            len(victims),
+            node is not self._ask.reserved,
+            -min(entry.allocation.allocated_ns for entry in victims),
+            node.node_id,
+        )
+
+
+class _Best:
+    """The best of the nodes compared so far."""
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        self.entries: list[Entry] = []
+        self._cost: tuple[Any, ...] = ()
+        self._compared = 0
+
+    def take(self, cost: tuple[Any, ...], node: Node, entries: list[Entry]) -> None:
+        """One more node that would do."""
+        self._compared += 1
+        if self.node is None or cost < self._cost:
+            self._cost, self.node, self.entries = cost, node, entries
+
+    def enough(self, budget: Budget) -> bool:
+        """Whether to look no further."""
+        return self._compared >= NODES_COMPARED_MAX or budget.steps < 0
+
+
+def _limits_over(ask: Ask, looked_up: Known) -> dict[tuple[Ledger, int], int]:
+    """(Whose limit, type) and by how much the ask would go over it."""
+    found = {}
+    for ledger in ask.app.bounds:
+        for number, value in ask.shape.items:
+            over = looked_up.underway.used(ledger, number) + value - ledger.limit[number]
+            if over > 0:
+                found[ledger, number] = over
+    return found
+
+
+def _is_full(ledger: Ledger) -> bool:
+    return 0 < ledger.max_applications <= ledger.running_applications
+
+
+def _gains(allocation: Allocation, numbers: Iterable[int], limits: tuple[tuple[Ledger, int], ...]) -> tuple[int, ...]:
+    """What would come free of these types on its node, and of those below these limits."""
+    items = dict(allocation.shape.items)
+    gains = [items.get(number, 0) for number in numbers]
+    if limits:
+        ledgers = allocation.app.ledgers if allocation.app is not None else ()
+        gains += [items.get(number, 0) if ledger in ledgers else 0 for ledger, number in limits]
+    return tuple(gains)
+
+
+def _required_node_order(entry: Entry, node: Node) -> tuple[Any, ...]:
+    allocation = entry.allocation
+    opted_out, originator, priority = entry.rank
+    size = max(
+        value / node.capacity[number] if node.capacity[number] else 1.0 for number, value in allocation.shape.items
+    )
+    return (
+        originator,
+        opted_out,
+        priority,
+        -allocation.allocated_ns,
+        size,
+        allocation.app_id,
+        allocation.unique_key,
+    )
+
+
+# ---- plans ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
+    asker = ask.app.queue
+    going = [entry.allocation for entry in entries]
+    after: dict[Queue, float] = {}
+    for entry in entries:
+        leaf = entry.allocation.app.queue if entry.allocation.app is not None else asker
+        if leaf not in after:
+            after[leaf] = share_of(leaf, _without(leaf, going, ask if leaf is asker else None))
+    asker_after = share_of(asker, _without(asker, going, ask))
+    victims = []
+    for entry in entries:
+        leaf = entry.allocation.app.queue if entry.allocation.app is not None else asker
+        why = Preempted(
+            entry.branch.rule,
+            ask.app.app_id,
+            ask.key,
+            asker.path,
+            now_ns,
+            queue_share(leaf),
+            after[leaf],
+            queue_share(asker),
+            asker_after,
+        )
+        victims.append(Victim(entry.allocation, why))
+    return Plan(node, tuple(victims))
+
+
+def _without(queue: Queue, going: Iterable[Allocation], coming: Ask | None = None) -> list[int]:
+    """What the queue would use without some, and with one more."""
+    used = list(queue.allocated)
+    for allocation in going:
+        if allocation.app is not None and queue in allocation.app.ledgers:
+            subtract(used, allocation.shape.items)
+    if coming is not None:
+        add(used, coming.shape.items)
+    return used

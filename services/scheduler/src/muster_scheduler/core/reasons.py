@@ -54,24 +54,36 @@ class PreemptionNo(StrEnum):
     NOT_ALLOWED = "NOT_ALLOWED"
     # It has not waited as long as its queue's preemption.delay says.
     TOO_YOUNG = "TOO_YOUNG"
-    # With this ask its queue would be above its guarantee, and nothing of a lower priority is in its queue.
+    # No queue of its has a guarantee of what it asks for, and nothing of a lower priority is in its leaf.
+    NO_GUARANTEE = "NO_GUARANTEE"
+    # With this ask its queue would be above its guarantee, and nothing of a lower priority is in its leaf.
     OVER_GUARANTEE = "OVER_GUARANTEE"
+    # Its leaf is a fence, and nothing of a lower priority is in it.
+    FENCED = "FENCED"
     # No allocation may be a victim: fences, priorities, guarantees of others, opt-outs.
     NO_VICTIMS = "NO_VICTIMS"
     # Even all that may be victims would not make room on one node, or below the limit.
     NOT_ENOUGH_VICTIMS = "NOT_ENOUGH_VICTIMS"
     # A user's or group's limit, or one that no victim counts in, stands against it.
     LIMIT = "LIMIT"
+    # There is room for it without; it has only not been placed yet.
+    NOT_NEEDED = "NOT_NEEDED"
+    # The search looked at as many ways to make room as it may, and found none.
+    TOO_MANY_WAYS = "TOO_MANY_WAYS"
 
 
 _PREEMPTION_WORDS = {
     PreemptionNo.DISABLED: "preemption is off in this partition",
     PreemptionNo.NOT_ALLOWED: "it may not preempt",
     PreemptionNo.TOO_YOUNG: "it has not waited long enough to preempt",
+    PreemptionNo.NO_GUARANTEE: "its queue has no guarantee of what it asks for",
     PreemptionNo.OVER_GUARANTEE: "its queue has its guarantee already",
+    PreemptionNo.FENCED: "its queue may not preempt outside of it, and has nothing of a lower priority",
     PreemptionNo.NO_VICTIMS: "nothing may be preempted for it",
     PreemptionNo.NOT_ENOUGH_VICTIMS: "preempting all that may be would not make room",
     PreemptionNo.LIMIT: "preemption does not move the limit that stands against it",
+    PreemptionNo.NOT_NEEDED: "there is room for it already",
+    PreemptionNo.TOO_MANY_WAYS: "no way to make room was found among those that were tried",
 }
 
 

@@ -1,0 +1,218 @@
+"""A do/undo search: which allocations, told to go, give what is needed, and take from nobody what is theirs.
+
+Two kinds of bounds meet. A *need* is an amount of one type that has to come free: room on a node, or below a limit. A
+*guard* is a queue with a guarantee, and how much of each type may still go before the queue would be below it. Taking
+an entry lowers needs and guards; :func:`cover` takes in order of cost, undoes what led nowhere, and in the end takes
+nothing that the rest could do without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster_scheduler.core.objects import Allocation, PreemptionRule, Queue
+from muster_scheduler.core.resources import Shape
+
+# Opted out of preemption, originator, priority: the order in which allocations are chosen as victims.
+Class = tuple[bool, bool, int]
+Items = tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Guard:
+    """A queue that is not to fall under its guarantee.
+
+    :ivar spare: of each guaranteed type, how much may still go; below zero: it is under its guarantee already.
+    """
+
+    queue: Queue
+    spare: dict[int, int]
+
+    def allows(self, items: Items) -> bool:
+        """Whether so much may go."""
+        spare = self.spare
+        for number, value in items:  # noqa: SIM110 - all() with its generator takes three times as long
+            if spare.get(number, value) < value:
+                return False
+        return True
+
+    def take(self, items: Items, sign: int) -> None:
+        """So much goes (1), or stays after all (-1)."""
+        spare = self.spare
+        for number, value in items:
+            if number in spare:
+                spare[number] -= sign * value
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """A leaf whose allocations may be victims.
+
+    :ivar priority_max: theirs at most; None: any.
+    :ivar guards: those of the leaf and of its ancestors that the ask's queue does not share.
+    """
+
+    leaf: Queue
+    rule: PreemptionRule
+    priority_max: int | None
+    guards: tuple[Guard, ...] = ()
+
+    def allows(self, items: Items) -> bool:
+        """Whether so much may go from the leaf."""
+        for guard in self.guards:  # noqa: SIM110
+            if not guard.allows(items):
+                return False
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An allocation that may be a victim.
+
+    :ivar gains: what each need would be lowered by.
+    :ivar relief: how much of the needs it covers, in parts of them, the whole of each being 1.
+    """
+
+    allocation: Allocation
+    branch: Branch
+    rank: Class
+    gains: tuple[int, ...]
+    relief: float = 0.0
+
+    def order(self) -> tuple[object, ...]:
+        """Its place: class, then what helps most, then the youngest; names break ties."""
+        allocation = self.allocation
+        return (self.rank, -self.relief, -allocation.allocated_ns, allocation.app_id, allocation.unique_key)
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many steps a search may still take. One that ran out ends without an answer where there might be one."""
+
+    steps: int
+    ran_out: bool = field(default=False)
+
+    def spend(self, steps: int) -> bool:
+        """Says whether there were so many left."""
+        self.steps -= steps
+        if self.steps < 0:
+            self.ran_out = True
+        return self.steps >= 0
+
+
+def rank_of(allocation: Allocation) -> Class:
+    """The class of an allocation."""
+    demand = allocation.demand
+    return (not demand.allow_preempt_self, demand.originator, demand.priority)
+
+
+def relief_of(gains: tuple[int, ...], needs: list[int]) -> float:
+    """How much of the needs so much would cover."""
+    return sum(min(gain, need) / need for gain, need in zip(gains, needs, strict=True) if gain > 0)
+
+
+def cover(entries: list[Entry], numbers: list[int], needs: list[int], budget: Budget, steps_max: int) -> list[Entry]:
+    """Entries that cover the needs (by type number), none of which could stay; empty: there are none.
+
+    :param entries: in the order in which they are to be chosen.
+    :param steps_max: after so many steps it gives up, as when the budget runs out.
+    """
+    if not _could_cover(entries, numbers, needs):
+        return []
+    chosen = _choose(entries, needs, Budget(min(steps_max, max(budget.steps, 0))), budget)
+    return _trim(chosen, needs)
+
+
+def _could_cover(entries: list[Entry], numbers: list[int], needs: list[int]) -> bool:
+    """Whether all of them together would do, guards counted leaf by leaf: quick, and wrong on the safe side only."""
+    by_branch: dict[Branch, list[int]] = {}
+    for entry in entries:
+        sums = by_branch.get(entry.branch)
+        if sums is None:
+            by_branch[entry.branch] = list(entry.gains)
+        else:
+            for place, gain in enumerate(entry.gains):
+                sums[place] += gain
+    for place, (number, need) in enumerate(zip(numbers, needs, strict=True)):
+        total = 0
+        for branch, sums in by_branch.items():
+            most = sums[place]
+            for guard in branch.guards:
+                most = min(most, max(guard.spare.get(number, most), 0))
+            total += most
+        if total < need:
+            return False
+    return True
+
+
+def _choose(entries: list[Entry], needs: list[int], own: Budget, budget: Budget) -> list[Entry]:
+    """Depth first: take what is next and helps; where that leads nowhere, undo the last and go on without its kind."""
+    count = len(entries)
+    rest = _sums_from(entries, len(needs))
+    left = list(needs)
+    taken: list[int] = []
+    barred: dict[tuple[Branch, Shape, tuple[int, ...]], int] = {}
+    place = 0
+    while any(need > 0 for need in left):
+        if not own.spend(1) or not budget.spend(1):
+            budget.ran_out = True
+            for index in taken:
+                _take(entries[index], left, -1)
+            return []
+        if place < count and all(need <= most for need, most in zip(left, rest[place], strict=True)):
+            entry = entries[place]
+            helps = any(need > 0 and gain > 0 for need, gain in zip(left, entry.gains, strict=True))
+            free = barred.get(_kind(entry), len(taken) + 1) > len(taken)
+            if helps and free and entry.branch.allows(entry.allocation.shape.items):
+                _take(entry, left, 1)
+                taken.append(place)
+            place += 1
+            continue
+        if not taken:
+            return []
+        place = taken.pop()
+        _take(entries[place], left, -1)
+        # Another of its kind in its place would lead nowhere either.
+        barred = {kind: depth for kind, depth in barred.items() if depth <= len(taken)}
+        barred[_kind(entries[place])] = len(taken)
+        place += 1
+    return [entries[index] for index in taken]
+
+
+def _trim(chosen: list[Entry], needs: list[int]) -> list[Entry]:
+    """Lets everybody stay whom the others make needless, the dearest first. Undoes what is left on the guards."""
+    left = list(needs)
+    for entry in chosen:
+        for place, gain in enumerate(entry.gains):
+            left[place] -= gain
+    kept = []
+    for entry in reversed(chosen):
+        if all(need + gain <= 0 for need, gain in zip(left, entry.gains, strict=True)):
+            for place, gain in enumerate(entry.gains):
+                left[place] += gain
+        else:
+            kept.append(entry)
+        for guard in entry.branch.guards:
+            guard.take(entry.allocation.shape.items, -1)
+    kept.reverse()
+    return kept
+
+
+def _take(entry: Entry, left: list[int], sign: int) -> None:
+    for place, gain in enumerate(entry.gains):
+        left[place] -= sign * gain
+    for guard in entry.branch.guards:
+        guard.take(entry.allocation.shape.items, sign)
+
+
+def _kind(entry: Entry) -> tuple[Branch, Shape, tuple[int, ...]]:
+    """Entries of one kind may stand for each other."""
+    return (entry.branch, entry.allocation.shape, entry.gains)
+
+
+def _sums_from(entries: list[Entry], count: int) -> list[list[int]]:
+    sums = [[0] * count]
+    for entry in reversed(entries):
+        sums.append([gain + more for gain, more in zip(entry.gains, sums[-1], strict=True)])
+    sums.reverse()
+    return sums

@@ -1,0 +1,126 @@
+"""What is cut from a queue that is above its max (core-features §2.16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster_scheduler.core.objects import Allocation, Queue
+from muster_scheduler.core.preemption_victims import may_go
+
+HOUR_NS = 3600 * 1_000_000_000
+# By type number.
+Amount = dict[int, int]
+
+
+def excess(queue: Queue) -> Amount:
+    """How far the queue is above its max, without those told to go; never more than ancestors have above guarantees."""
+    found = {}
+    for number, most in (queue.maximum or {}).items():
+        over = queue.allocated[number] - queue.preempting[number] - most
+        for above in queue.ancestry[1:]:
+            over = min(over, _above_guaranteed(above, number))
+        if over > 0:
+            found[number] = over
+    return found
+
+
+def choose(queue: Queue, *, opted_out: bool) -> list[Allocation]:
+    """The allocations that are to go: together never more than the excess.
+
+    :param opted_out: those that opted out may go too, last.
+    """
+    cut = _Cut(opted_out=opted_out)
+    cut.down(queue, excess(queue))
+    return list(cut.chosen)
+
+
+class _Cut:
+    """Cuts from the top down. What was chosen counts as gone at once."""
+
+    def __init__(self, *, opted_out: bool) -> None:
+        self.chosen: dict[Allocation, None] = {}
+        self._opted_out = opted_out
+        self._freed: dict[Queue, Amount] = {}
+
+    def down(self, queue: Queue, amount: Amount) -> Amount:
+        """Takes up to so much from the queue; gives what is left of the amount."""
+        left = dict(amount)
+        if not any(left.values()):
+            return left
+        if queue.leaf:
+            self._cut_leaf(queue, left)
+            return left
+        # 1. From each child its part, by how much it has above its guarantee.
+        spare = {child: self._spare(child, amount) for child in queue.children.values()}
+        total = {number: sum(each[number] for each in spare.values()) for number in amount}
+        for child, own in spare.items():
+            part = {
+                number: min(own[number], value * own[number] // total[number] if total[number] else 0)
+                for number, value in amount.items()
+            }
+            self._from_child(child, part, left)
+        # 2. The rest (parts are rounded down, allocations come as they are): who has most above the guarantee, first.
+        by_spare = sorted(queue.children.values(), key=lambda child: self._rest_order(child, left))
+        for child in by_spare:
+            own = self._spare(child, left)
+            self._from_child(child, {number: min(value, own[number]) for number, value in left.items()}, left)
+        return left
+
+    def _from_child(self, child: Queue, part: Amount, left: Amount) -> None:
+        rest = self.down(child, part)
+        for number, value in part.items():
+            left[number] -= value - rest[number]
+
+    def _rest_order(self, child: Queue, left: Amount) -> tuple[float, str]:
+        own = self._spare(child, left)
+        return (-max((own[number] / value for number, value in left.items() if value), default=0.0), child.path)
+
+    def _spare(self, queue: Queue, amount: Amount) -> Amount:
+        freed = self._freed.get(queue, {})
+        return {number: max(_above_guaranteed(queue, number) - freed.get(number, 0), 0) for number in amount}
+
+    def _cut_leaf(self, leaf: Queue, left: Amount) -> None:
+        candidates = [
+            allocation
+            for app in leaf.applications.values()
+            for allocation in app.allocations.values()
+            if may_go(allocation)
+            and (self._opted_out or allocation.demand.allow_preempt_self)
+            and allocation not in self.chosen
+            and any(left.get(number, 0) > 0 for number, _ in allocation.shape.items)
+        ]
+        candidates.sort(key=lambda allocation: _order(allocation, leaf, left))
+        for allocation in candidates:
+            items = allocation.shape.items
+            if any(number in left for number, _ in items) and all(left.get(n, value) >= value for n, value in items):
+                self.chosen[allocation] = None
+                for number, value in items:
+                    if number in left:
+                        left[number] -= value
+                    for queue in leaf.ancestry:
+                        freed = self._freed.setdefault(queue, {})
+                        freed[number] = freed.get(number, 0) + value
+
+
+def _above_guaranteed(queue: Queue, number: int) -> int:
+    least = (queue.guaranteed or {}).get(number, 0)
+    return queue.allocated[number] - queue.preempting[number] - least
+
+
+def _order(allocation: Allocation, leaf: Queue, left: Amount) -> tuple[Any, ...]:
+    """Plain ones, then originators, then opted-out ones; whose types are the ones that are over; low priority; the
+    youngest (by the hour) and smallest."""
+    demand, items = allocation.demand, allocation.shape.items
+    match = sum(1 for number, _ in items if left.get(number, 0) > 0) / len(items)
+    share = max(value / leaf.fair_max[number] if leaf.fair_max[number] else 1.0 for number, value in items)
+    return (
+        not demand.allow_preempt_self,
+        demand.originator,
+        -match,
+        demand.priority,
+        -(allocation.allocated_ns // HOUR_NS),
+        share,
+        -allocation.allocated_ns,
+        allocation.app_id,
+        allocation.unique_key,
+    )

@@ -1,0 +1,249 @@
+"""Who may be preempted for an ask (core-features §2.15), looked up once per state and kept while nothing changes.
+
+Seen from an ask in leaf A, an allocation in leaf V may be a victim by the rule
+
+* GUARANTEE, when V is inside A's fence and not disabled, the ask is within a guarantee that stands on the way from A up
+  to the first queue that both share, and the priority, lent and fenced on the way up and down, is not above the ask's;
+* PRIORITY, when V is A, the priority is below the ask's, and the application is another.
+
+A guarantee of a queue is a promise to what is in it against what is outside. It says nothing between the queues inside;
+so only guarantees below the first shared queue count, on both sides. Then nothing is taken to and fro: what gave up an
+allocation keeps its guarantee in every type of it, and with it asked again would be above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from muster_scheduler.core.objects import Allocation, Application, Ask, Ledger, Node, PreemptionRule, Queue
+from muster_scheduler.core.preemption_cover import Branch, Class, Guard, rank_of
+from muster_scheduler.core.properties import PreemptionPolicy
+from muster_scheduler.core.reasons import PreemptionNo
+from muster_scheduler.core.resources import Shape
+
+if TYPE_CHECKING:
+    from muster_scheduler.core.partition import Partition
+
+POLICY = "preemption.policy"
+# By class, the allocations on each node.
+ByClass = dict[Class, dict[str, list[Allocation]]]
+
+
+def may_go(allocation: Allocation) -> bool:
+    """Whether the allocation can be told to go at all: it was not told yet, and has not one node to run on only."""
+    return allocation.preempted is None and not allocation.timed_out and not allocation.demand.required_node
+
+
+def is_protected(leaf: Queue) -> bool:
+    """Whether ``preemption.policy: disabled`` holds for the leaf: its own word, else that of the nearest queue above.
+
+    (In the real core dynamic queues, which take no properties from their parents, are not protected by them.)
+    """
+    for queue in leaf.ancestry:
+        if POLICY in queue.properties:
+            return queue.policy.preemption is PreemptionPolicy.DISABLED
+    return False
+
+
+# ---- what is on its way --------------------------------------------------------------------------------------------
+
+
+class Underway:
+    """Earlier preemptions that are not through: who was told to go and is still there, and for which asks.
+
+    :ivar asks: for which victims were chosen; they come to where room is kept for them.
+    :ivar going: by node, those told to go.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self.asks: dict[Ask, None] = {}
+        self.going: dict[str, list[Allocation]] = {}
+        self._moves: dict[Ledger, dict[int, int]] = {}
+        for allocation in _told_to_go(partition.root):
+            why, app = allocation.preempted, allocation.app
+            assert why is not None
+            assert app is not None
+            self.going.setdefault(allocation.node_id, []).append(allocation)
+            self._move(app, allocation.shape, -1)
+            asking = partition.apps.get(why.app_id)
+            ask = asking.asks.get(why.key) if asking is not None else None
+            if ask is not None and ask.preempts and ask not in self.asks:
+                self.asks[ask] = None
+                self._move(ask.app, ask.shape, 1)
+
+    def _move(self, app: Application, shape: Shape, sign: int) -> None:
+        for ledger in app.ledgers:
+            moves = self._moves.setdefault(ledger, {})
+            for number, value in shape.items:
+                moves[number] = moves.get(number, 0) + sign * value
+
+    def used(self, ledger: Ledger, number: int) -> int:
+        """What will count there, once those told to go are gone and those they make room for are placed."""
+        moves = self._moves.get(ledger)
+        return ledger.allocated[number] + (moves.get(number, 0) if moves else 0)
+
+    def room(self, node: Node, ask: Ask) -> list[int]:
+        """What the ask may count on at a node, with nobody told to go for it.
+
+        What others were told to give up is theirs for whom they were told; unless the node is kept for this ask.
+        """
+        if ask.reserved is not node:
+            return node.available
+        room = list(node.available)
+        for allocation in self.going.get(node.node_id, ()):
+            for number, value in allocation.shape.items:
+                room[number] += value
+        for other in node.reservations:
+            if other is not ask and other in self.asks:
+                for number, value in other.shape.items:
+                    room[number] -= value
+        return room
+
+
+def _told_to_go(queue: Queue) -> Iterator[Allocation]:
+    if not any(queue.preempting):
+        return
+    for app in queue.applications.values():
+        for allocation in app.allocations.values():
+            if allocation.preempted is not None:
+                yield allocation
+    for child in queue.children.values():
+        yield from _told_to_go(child)
+
+
+# ---- kept while nothing changes ------------------------------------------------------------------------------------
+
+
+class Known:
+    """What was looked up in one state of a partition: for the next ask that looks while nothing changed.
+
+    :ivar noes: what asks that are alike were told.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self.version = partition.version
+        self._opted_out = partition.config.preemption.opted_out_last
+        self._leaves: dict[Queue, ByClass] = {}
+        self._nodes: dict[tuple[Queue, Class], list[str]] = {}
+        self.underway = Underway(partition)
+        self.noes: dict[tuple[object, ...], PreemptionNo] = {}
+
+    def victims(self, leaf: Queue) -> ByClass:
+        """The leaf's allocations that may go, by class and node."""
+        found = self._leaves.get(leaf)
+        if found is None:
+            self._leaves[leaf] = found = {}
+            for app in leaf.applications.values():
+                for allocation in app.allocations.values():
+                    if may_go(allocation) and (self._opted_out or allocation.demand.allow_preempt_self):
+                        nodes = found.setdefault(rank_of(allocation), {})
+                        nodes.setdefault(allocation.node_id, []).append(allocation)
+        return found
+
+    def nodes(self, leaf: Queue, rank: Class) -> list[str]:
+        """The ids of the nodes with the leaf's allocations of one class, in order."""
+        found = self._nodes.get((leaf, rank))
+        if found is None:
+            self._nodes[leaf, rank] = found = sorted(self.victims(leaf).get(rank, ()))
+        return found
+
+
+_KNOWN: WeakKeyDictionary[Partition, Known] = WeakKeyDictionary()
+
+
+def known(partition: Partition) -> Known:
+    """What is known of the partition as it is now."""
+    found = _KNOWN.get(partition)
+    if found is None or found.version != partition.version:
+        _KNOWN[partition] = found = Known(partition)
+    return found
+
+
+# ---- by guarantee --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Outside:
+    """The leaves from which an ask may preempt by GUARANTEE; ``no``: why there are none, when that is known."""
+
+    branches: list[Branch]
+    no: PreemptionNo | None = None
+
+
+def outside(ask: Ask, underway: Underway, over: Iterable[Ledger]) -> Outside:
+    """Walks up to the fence, then down into every leaf within it that may give something up.
+
+    :param over: whose limits stand against the ask: a queue among them is a fence, since only what counts in it helps.
+    """
+    leaf, items = ask.app.queue, ask.shape.items
+    limits = set(over)
+    # 1. Up: what the ask's priority is worth at each queue, and whether a guarantee below speaks for it.
+    worth: dict[Queue, int] = {}
+    entitled: dict[Queue, bool] = {}
+    within: dict[int, bool] = {}
+    priority = ask.priority
+    for queue in leaf.ancestry:
+        worth[queue] = priority
+        entitled[queue] = bool(within) and all(within.values())
+        if queue.parent is None or queue in limits or queue.policy.preemption is PreemptionPolicy.FENCE:
+            break
+        for number, value in items:
+            least = (queue.guaranteed or {}).get(number)
+            if least is not None and number not in within:
+                within[number] = underway.used(queue, number) + value <= least
+        policy = queue.policy
+        priority = policy.priority_offset if policy.priority_fence else priority + policy.priority_offset
+    fence = queue
+    if fence is leaf:
+        return Outside([], PreemptionNo.LIMIT if leaf in limits else PreemptionNo.FENCED)
+    if not any(entitled.values()):
+        return Outside([], PreemptionNo.OVER_GUARANTEE if within else PreemptionNo.NO_GUARANTEE)
+    # 2. Down.
+    branches: list[Branch] = []
+    asked = {number for number, _ in items}
+    for queue, speaks in entitled.items():
+        if speaks:
+            for child in queue.children.values():
+                if child not in worth:
+                    branches.extend(_below(child, worth[queue], asked, ()))
+    return Outside(branches, None if branches else PreemptionNo.NO_VICTIMS)
+
+
+def _below(queue: Queue, priority: int | None, asked: set[int], guards: tuple[Guard, ...]) -> Iterator[Branch]:
+    """The leaves of a subtree that have something to give; ``priority`` None: a fence above them let all in."""
+    allocated = queue.allocated
+    if not any(allocated[number] > 0 for number in asked):
+        return
+    policy = queue.policy
+    if priority is not None:
+        if not policy.priority_fence:
+            priority -= policy.priority_offset
+        elif policy.priority_offset > priority:
+            return
+        else:
+            priority = None
+    if queue.guaranteed:
+        preempting = queue.preempting
+        spare = {number: allocated[number] - preempting[number] - least for number, least in queue.guaranteed.items()}
+        if all(spare.get(number, 1) <= 0 for number in asked):
+            return
+        guards = (*guards, Guard(queue, spare))
+    if not queue.leaf:
+        for child in queue.children.values():
+            yield from _below(child, priority, asked, guards)
+    elif not is_protected(queue):
+        yield Branch(queue, PreemptionRule.GUARANTEE, priority, guards)
+
+
+# ---- by priority ---------------------------------------------------------------------------------------------------
+
+
+def inside(ask: Ask) -> Branch | None:
+    """The ask's own leaf, from which it may preempt lower priorities; None: it may not."""
+    leaf = ask.app.queue
+    if not leaf.policy.preempts_by_priority or is_protected(leaf):
+        return None
+    return Branch(leaf, PreemptionRule.PRIORITY, ask.priority - 1)

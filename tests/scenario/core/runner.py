@@ -682,7 +682,8 @@ def _reason(what: str, seen: _Seen, ask: Any, wanted: Any) -> None:
         elif name == "code":
             _equal(f"{what}: {name}", reason.code.value, value)
         else:
-            _equal(f"{what}: {name}", getattr(reason, name), value)
+            actual = getattr(reason, name)
+            _equal(f"{what}: {name}", [list(item) for item in actual] if name == "lacking" else actual, value)
 
 
 def _more_of(reason: object) -> set[str]:

@@ -81,6 +81,7 @@ def test_a_configuration_does_not_differ_from_itself() -> None:
          ("", "nodesortpolicy.type", "fair", "binpacking")),
         ("name: default", "name: default\n  nodesortpolicy: {resourceweights: {vcore: 1}}",
          ("", "nodesortpolicy.resourceweights.memory", "1", "")),
+        ("memory: 10Gi", "memory: 10Gi, x: 1", ("root.a", "resources.max.x", "", "1")),
         ("name: default", "name: default\n  preemption: {enabled: false}", ("", "preemption.enabled", "true", "false")),
         ("name: default", "name: default\n  preemption: {quotapreemptionenabled: true}",
          ("", "preemption.quotapreemptionenabled", "false", "true")),
@@ -96,6 +97,14 @@ def test_a_configuration_does_not_differ_from_itself() -> None:
 def test_one_change(old: str, new: str, change: tuple[str, str, str, str] | None) -> None:
     assert BASE.count(old) == 1
     assert _changes(BASE, BASE.replace(old, new)) == ([change] if change else [])
+
+
+def test_weights_that_look_alike_differ() -> None:
+    one, other = (
+        f"partitions: [{{queues: [], nodesortpolicy: {{resourceweights: {{x: {weight}}}}}}}]"
+        for weight in ("0.1234567", "0.1234568")
+    )
+    assert _changes(one, other) == [("", "nodesortpolicy.resourceweights.x", "0.1234567", "0.1234568")]
 
 
 def test_queues_that_come_and_go_come_with_all_that_is_below() -> None:

@@ -88,7 +88,7 @@ def _partition_facts(config: PartitionConfig) -> dict[str, str]:
     return {
         "placementrules": "; ".join(rule_text(rule) for rule in config.placement_rules),
         "nodesortpolicy.type": str(config.node_sort_policy),
-        **{f"nodesortpolicy.resourceweights.{name}": f"{w:g}" for name, w in config.node_sort_weights.items() if w},
+        **{f"nodesortpolicy.resourceweights.{name}": _number(w) for name, w in config.node_sort_weights.items() if w},
         "preemption.enabled": _flag(config.preemption.enabled),
         "preemption.quotapreemptionenabled": _flag(config.preemption.quota_enabled),
         "preemption.optout": "last" if config.preemption.opted_out_last else "never",
@@ -158,6 +158,11 @@ def _moved_groups(old: EffectiveQueue, new: EffectiveQueue, partition: str) -> I
     before, after = ([name for limit in queue.config.limits for name in limit.groups] for queue in (old, new))
     if before != after and sorted(before) == sorted(after):
         yield Change(old.path, "limits.order of groups", ", ".join(before), ", ".join(after), partition)
+
+
+def _number(value: float) -> str:
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _flag(value: bool) -> str:

@@ -204,8 +204,8 @@ class Cycle:
             partition.drop_ask(ask, out, now_ns)
         if queue.fair_apps:
             self._waiting.rekey_parked(app)
-        self._waiting.refresh_app(app)
-        self._waiting.refresh(queue)
+        if not self._waiting.refresh_app(app):
+            self._waiting.refresh(queue)
         if group.asks:  # else drop_ask woke the next
             self._waiting.wake_next(group)
 

@@ -158,6 +158,8 @@ def _check_applications(partition: Partition) -> None:
         for group in app.groups.values():
             count = sum(1 for ask in app.asks.values() if ask.group is group)
             _must(count == group.asks, f"{group} counts {group.asks} asks, has {count}")
+        parked = sum(group.parked_key is not None for group in app.groups.values())
+        _must(parked == app.parked, f"{app}: {app.parked} groups parked, not {parked}")
 
 
 def _check_allocations(app: Application) -> None:

@@ -621,12 +621,14 @@ class Waitlist:
         """Takes a group in."""
         self.groups.add((*key, group))
         group.parked_key = key
+        group.app.parked += 1
 
     def unpark(self, group: AskGroup) -> None:
         """Takes a group out."""
         assert group.parked_key is not None, f"{group} is not parked"
         self.groups.remove((*group.parked_key, group))
         group.parked_key = None
+        group.app.parked -= 1
 
     def __repr__(self) -> str:
         return f"Waitlist({self.leaf.path}, {self.shape.name})"
@@ -656,6 +658,7 @@ class Application:
     :ivar trackers: its user's and its group's ledgers on the way up, where limits stand.
     :ivar bounds: whose limits its asks must keep, in the order of looking: those, then its queues below root.
     :ivar ledgers: where its allocations count: those, and all of its queues.
+    :ivar parked: how many of its groups are parked.
     :ivar counted: whether it counts as running against the maxima of applications.
     :ivar waiting_at: who runs as many applications as it may: a queue, user or group; ``waiting_key``: its place there.
     :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
@@ -692,6 +695,7 @@ class Application:
         self.pending: Vector = types.vector()
         self.ready: list[tuple[Any, ...]] = []
         self.ready_key: tuple[Any, ...] | None = None
+        self.parked = 0
         self.counted = False
         self.waiting_at: Ledger | None = None
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)

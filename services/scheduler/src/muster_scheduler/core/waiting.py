@@ -117,8 +117,8 @@ class Waiting:
         del ready[place]
         group.ready_key = None
 
-    def refresh_app(self, app: Application) -> None:
-        """Puts the application where it belongs among its leaf's ready ones."""
+    def refresh_app(self, app: Application) -> bool:
+        """Puts the application where it belongs among its leaf's ready ones; says whether that was elsewhere."""
         leaf = app.queue
         if app.waiting_at is not None:
             self._rekey_waiting(app)
@@ -126,7 +126,7 @@ class Waiting:
         in_queue = app.waiting_at is None and app.ready and leaf.state is not QueueState.STOPPED
         new = ordering.app_key(app) if in_queue else None
         if new == old:
-            return
+            return False
         if old is not None:
             leaf.ready_apps.remove((*old, app))
         ordering.lend(leaf, old, new)
@@ -134,6 +134,7 @@ class Waiting:
         if new is not None:
             leaf.ready_apps.add((*new, app))
         self.refresh(leaf)
+        return True
 
     def refresh(self, queue: Queue) -> None:
         """Puts the queue and its ancestors where they belong among their parents' ready ones."""
@@ -215,6 +216,9 @@ class Waiting:
         return ordering.group_key(group, head)
 
     def rekey_parked(self, app: Application) -> None:
+        """Its share or its age is another: so is the place of its groups on their lists."""
+        if not app.parked:
+            return
         for group in app.groups.values():
             if group.parked_key is not None and group.head() is not None:
                 waitlist = app.queue.waitlists[group.wait_key]

@@ -145,6 +145,12 @@ def test_a_change_as_a_line() -> None:
     assert str(Change("", "preemption.enabled", "true", "false", "gpu")) == "[gpu] preemption.enabled: true -> false"
 
 
+def test_a_line_is_short_whatever_is_in_it() -> None:
+    change = Change("root.a", "submitacl", "a," * 5_000, "b," * 5_000, "default")
+    assert len(str(change)) < 500
+    assert change.old == "a," * 5_000
+
+
 @pytest.mark.parametrize(
     ("rule", "text"),
     [

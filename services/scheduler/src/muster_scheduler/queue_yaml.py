@@ -486,8 +486,8 @@ class _Configuration:
             if queue.max_applications and child.max_applications > queue.max_applications:
                 self._error_at(
                     child,
-                    f"queue {path}: maxapplications {child.max_applications}: "
-                    f"parent maxApplications must be larger than child maxApplications, and is {queue.max_applications}",
+                    f"queue {path}: maxapplications {child.max_applications}: parent maxApplications must be larger "
+                    f"than child maxApplications, and is {queue.max_applications}",
                 )
             elif queue.max_applications and not child.max_applications:
                 self._error_at(

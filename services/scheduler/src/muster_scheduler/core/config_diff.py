@@ -18,6 +18,9 @@ from muster_scheduler.core.config import (
 )
 from muster_scheduler.core.properties import duration_text
 
+# Of a value in a line: access lists and lists of rules may be long, and an answer carries many lines.
+CHARACTERS_MAX = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -38,7 +41,11 @@ class Change:
 
     def __str__(self) -> str:
         where = f"[{self.partition}]{' ' + self.path if self.path else ''}"
-        return f"{where} {self.what}: {self.old or 'not set'} -> {self.new or 'not set'}"
+        return f"{where} {_shown(self.what)}: {_shown(self.old) or 'not set'} -> {_shown(self.new) or 'not set'}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= CHARACTERS_MAX else f"{text[: CHARACTERS_MAX - 1]}…"
 
 
 def diff(old: ClusterConfig, new: ClusterConfig) -> list[Change]:

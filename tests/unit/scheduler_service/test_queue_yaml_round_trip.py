@@ -1,4 +1,4 @@
-"""A configuration that is written as YAML is read back as it was."""
+"""A configuration that is written as YAML is read back as it was, and one that is read can be activated."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from muster_scheduler.core import invariants
+from muster_scheduler.core.commands import AppItem, UpdateApplications
 from muster_scheduler.core.config import (
     ChildTemplateConfig,
     ClusterConfig,
@@ -21,8 +23,10 @@ from muster_scheduler.core.config import (
     quantity_text,
 )
 from muster_scheduler.core.config_diff import diff
+from muster_scheduler.core.outcome import AcceptedApplication, RejectedApplication
 from muster_scheduler.core.properties import KEYS, duration_text
 from muster_scheduler.core.resources import INT64_MAX
+from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import load_queue_config
 
 # ---- writing (JSON is YAML) ------------------------------------------------------------------------------------------
@@ -189,6 +193,18 @@ def test_what_is_written_is_read_back(config: ClusterConfig) -> None:
     read, problems = load_queue_config(_written(config))
     assert problems == []
     assert read == config
+
+
+@settings(max_examples=60, deadline=None)
+@given(CONFIGS, st.sampled_from(["", "root", "root.a.b", "x.y", "root.@recovery@"]), st.sampled_from(["", "true"]))
+def test_what_is_read_can_be_activated(config: ClusterConfig, queue: str, forced: str) -> None:
+    core = SchedulerCore(config)
+    core.start(1)
+    item = AppItem("x", queue, "gpu", "ann", ("ops",), tags={"ns": "dev", "application.create.force": forced})
+    out = core.apply(UpdateApplications((item,)), 2)
+    (answer,) = out.facts
+    assert isinstance(answer, AcceptedApplication | RejectedApplication)
+    invariants.check(core)
 
 
 @settings(max_examples=60, deadline=None)

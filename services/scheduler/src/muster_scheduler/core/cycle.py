@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_scheduler.core.node_index import NodeKey
 from muster_scheduler.core.objects import (
     Allocation,
     Application,
@@ -22,9 +21,6 @@ from muster_scheduler.core.states import AppState
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
-
-
-_NO_KEY: NodeKey = (float("inf"), "")
 
 
 class Cycle:
@@ -142,11 +138,7 @@ class Cycle:
         if shape in waiting.found_no_node:
             return None
         if shape in waiting.only_gained:
-            node = min(
-                (node for node in waiting.gained if fits(shape.items, node.available)),
-                key=lambda node: node.index_key or _NO_KEY,
-                default=None,
-            )
+            node = self._partition.index.first_of(waiting.gained, shape.items)
         else:
             node = self._partition.index.first_fit(shape.items)
         if node is None:

@@ -35,6 +35,7 @@ from muster_scheduler.core.resources import fits
 
 if TYPE_CHECKING:
     from muster_scheduler.core.objects import Node
+    from muster_scheduler.core.resources import Shape
 
 # Small enough to look through, large enough that 10,000 nodes are a few hundred blocks.
 BLOCK_NODES_MAX = 64
@@ -171,6 +172,9 @@ class NodeIndex:
             yield from block.nodes
 
     # ---- changes ---------------------------------------------------------------------------------------------------
+
+    def seen(self, shape: Shape, count: int) -> None:
+        """So many more asks of the shape are pending or allocated; negative: fewer. This order does not ask for it."""
 
     def add(self, node: Node, score: float) -> None:
         """Takes a node in."""

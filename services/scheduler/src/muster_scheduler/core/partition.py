@@ -16,6 +16,7 @@ from muster_scheduler.core.cycle import Cycle
 from muster_scheduler.core.figures import NodeFigures
 from muster_scheduler.core.limits import Limits
 from muster_scheduler.core.node_index import NodeIndex
+from muster_scheduler.core.node_policies import Fragmentation, node_search
 from muster_scheduler.core.objects import (
     Allocation,
     Application,
@@ -116,6 +117,8 @@ class Partition:
         self.deadlines: list[tuple[int, Timed]] = []
         self.allocations_count = 0
         self.configure(config)
+        if searching:
+            self.index = self._new_index()
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 
@@ -341,9 +344,20 @@ class Partition:
         for node in self.nodes.values():
             if node.index_key is not None:
                 self.index.remove(node)
-        self.index = NodeIndex()
+        self.index = self._new_index()
         for node in self.nodes.values():
             self.list_node(node)
+
+    def _new_index(self) -> NodeIndex:
+        """An empty index of the policy, which knows the work that there is."""
+        index = node_search(self.config.node_sort_policy, self.types)
+        if isinstance(index, Fragmentation):
+            for app in self.apps.values():
+                for ask in app.asks.values():
+                    index.seen(ask.shape, ask.pending)
+                for allocation in app.allocations.values():
+                    index.seen(allocation.shape, 1)
+        return index
 
     def set_node_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
         """Replaces a node's capacity; below what is allocated, the node is over-committed until releases mend it."""
@@ -414,7 +428,7 @@ class Partition:
 
     def score(self, node: Node) -> float:
         """The node's place in the search."""
-        binpacking = self.config.node_sort_policy is NodeSortPolicy.BINPACKING
+        binpacking = self.config.node_sort_policy is not NodeSortPolicy.FAIR
         return ordering.node_score(node, self._weights, binpacking=binpacking)
 
     # ---- applications ----------------------------------------------------------------------------------------------
@@ -582,6 +596,7 @@ class Partition:
         app.asks[ask.key] = ask
         items = ask.shape.items
         self.add_pending(app, items, ask.pending)
+        self.index.seen(ask.shape, ask.pending)
         self.group_of(ask).push(ask)
         group = ask.group
         assert group is not None
@@ -613,6 +628,7 @@ class Partition:
         app = ask.app
         if ask.pending:
             self.add_pending(app, ask.shape.items, -ask.pending)
+            self.index.seen(ask.shape, -ask.pending)
             ask.pending = 0
         if detail is not None:
             out.events.append(
@@ -673,6 +689,7 @@ class Partition:
                 self._node_took(node, items)
             return
         app.book(allocation)
+        self.index.seen(allocation.shape, 1)
         for number, value in items:
             app.allocated[number] += value
             for ledger in app.ledgers:
@@ -701,6 +718,7 @@ class Partition:
                 self._node_moved(node)
             return
         app.unbook(allocation)
+        self.index.seen(allocation.shape, -1)
         for number, value in items:
             app.allocated[number] -= value
             for ledger in app.ledgers:
@@ -886,6 +904,7 @@ class Partition:
         self.searching = True
         self.capacity_moved = True
         self.capacity_version += 1
+        self.index = self._new_index()
         for node in self.nodes.values():
             self.list_node(node)
         for app in self.apps.values():

@@ -130,7 +130,8 @@ async def _furnish(world: World, rm_id: str) -> None:
     allocation = world.open(ALLOCATION, rm_id)
     await allocation.send(si_pb2.AllocationRequest(rmID=rm_id, allocations=[an_allocation("runs")]))
     assert (await allocation.receive()).new[0].allocationKey == "runs"
-    pending = an_allocation("waits", resourcePerAlloc=resource(vcore=9))
+    # (Over the max of its queue: nothing happens to such an ask as time goes by.)
+    pending = an_allocation("waits", resourcePerAlloc=resource(vcore=10))
     await allocation.send(si_pb2.AllocationRequest(rmID=rm_id, allocations=[pending]))
     # what stands behind it is answered when its work is done
     more = an_allocation("runs-too", resourcePerAlloc=resource(memory=1))

@@ -126,8 +126,8 @@ async def test_the_demo_leaves_a_history_that_duckdb_reads(tmp_path: Path) -> No
     assert pattern is not None
     rows = duckdb.sql(f"select count(*), count(distinct id), min(id), max(id) from '{pattern[1]}' where rm = 'openb'")
     count, distinct, lowest, highest = rows.fetchall()[0]
-    assert (count, distinct, lowest) == (report["events_written"], report["events_written"], 0)
-    assert highest == count - 1
+    assert (distinct, lowest, highest) == (count, 0, count - 1)
+    assert count >= report["events_written"]  # tasks that wait may have got a node reserved since
 
 
 async def test_the_minimal_rm_is_a_page_and_runs(muster_up: Deployment) -> None:

@@ -160,7 +160,7 @@ def test_random_configurations_one_after_the_other_fold_to_the_same() -> None:
             f"          - {{name: {name}, resources: {{max: {{vcore: {dice.randint(1, 9)}}}}}}}"
             for name in dice.sample("abcd", dice.randint(1, 4))
         )
-        rig.send(_update(BEFORE.split("        queues:\n          -")[0] + f"        queues:\n{queues}\n"))
+        rig.send(_update(BEFORE.split("        queues:\n          -", maxsplit=1)[0] + f"        queues:\n{queues}\n"))
         assert rig.registrations[-1].accepted
         rig.send(make.application(f"z{step}", f"root.{dice.choice('abcd')}"))
         rig.send(make.asks(make.allocation(f"z{step}", f"k{step}", vcore=dice.randint(1, 3) * 1000)))

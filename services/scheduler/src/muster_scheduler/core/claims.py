@@ -142,7 +142,7 @@ class Claims:
         """Gives those their turns whose time has come."""
         attempts: dict[str, int] = {}
         if self._due:
-            for waitlist in sorted(self._due, key=_longest_waiting)[:TURNS_MAX]:
+            for waitlist in sorted(self._due, key=_most_urgent)[:TURNS_MAX]:
                 del self._due[waitlist]
                 if not waitlist.gone and waitlist.place is not None:
                     self._turn(waitlist, attempts, out, now_ns)
@@ -280,9 +280,10 @@ class Claims:
         self._unreported.clear()
 
 
-def _longest_waiting(waitlist: Waitlist) -> tuple[int, int]:
+def _most_urgent(waitlist: Waitlist) -> tuple[int, int, int]:
+    """The order of turns: as asks are ordered."""
     head = _head(waitlist)
-    return (head.created_ns, head.submission) if head is not None else (0, 0)
+    return (-head.priority, head.created_ns, head.submission) if head is not None else (0, 0, 0)
 
 
 def _head(waitlist: Waitlist) -> Ask | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from muster_scheduler.core import ordering, properties
 from muster_scheduler.core.claims import Claims
 from muster_scheduler.core.commands import AskItem, Termination
-from muster_scheduler.core.config import NodeSortPolicy, PartitionConfig, QueueConfig, types_named
+from muster_scheduler.core.config import RECOVERY_QUEUE, NodeSortPolicy, PartitionConfig, QueueConfig, types_named
 from muster_scheduler.core.cycle import Cycle
 from muster_scheduler.core.figures import NodeFigures
 from muster_scheduler.core.limits import Limits
@@ -68,8 +68,6 @@ _APP_DETAILS = {
 REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 # States that an application remembers: one that runs and idles by turns for months must not grow with each turn.
 STORY_MAX = 64
-# Where applications go that must run although no rule places them (core-features §2.5).
-RECOVERY_QUEUE = "@recovery@"
 # What a deadline can be of.
 Timed = Application | Queue | Waitlist | Allocation | Ask | Claims
 

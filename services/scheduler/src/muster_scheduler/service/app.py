@@ -34,6 +34,7 @@ class SchedulerService:
     async def start(self) -> None:
         """Takes the partitions over and begins. Raises BadDefaultConfig."""
         default_config = self._default_config()
+        groups = UserGroups(self._settings.users)  # one for all: a directory that hangs costs one wait
         owned = self._settings.partitions or tuple(range(self._topics.partitions))
         for partition in owned:
             worker = PartitionWorker(
@@ -47,7 +48,7 @@ class SchedulerService:
                     default_config,
                     self._settings.max_allocations_batch,
                     round(self._settings.check_invariants_every_s * 1e9),
-                    UserGroups(self._settings.users),
+                    groups,
                 ),
                 self._clock,
                 self._settings.worker,

@@ -23,6 +23,7 @@ from muster_scheduler.core.commands import AppItem, SetDeciding, UpdateApplicati
 from muster_scheduler.core.config import ClusterConfig, partition_name
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
+from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
 from muster_scheduler.queue_yaml import Problem, checksum, load_queue_config
@@ -228,7 +229,9 @@ class SchedulerMachine:
                     groups = self._groups.resolve(item.user, (), resolver, now_ns)
                     found.append(replace(item, groups=groups))
                 except UnknownUser as error:
-                    found.append(replace(item, refused=error.reason))
+                    # What runs already is taken in whatever the directory says.
+                    forced = is_forced(item.tags)
+                    found.append(item if forced else replace(item, refused=error.reason))
             else:
                 found.append(item)
         return UpdateApplications(tuple(found), command.remove)

@@ -195,6 +195,7 @@ class Cycle:
         else:
             partition.drop_ask(ask, out, now_ns)
         if queue.fair_apps:
+            app.share = None
             self._waiting.rekey_parked(app)
         if not self._waiting.refresh_app(app):
             self._waiting.refresh(queue)

@@ -658,6 +658,7 @@ class Application:
     :ivar trackers: its user's and its group's ledgers on the way up, where limits stand.
     :ivar bounds: whose limits its asks must keep, in the order of looking: those, then its queues below root.
     :ivar ledgers: where its allocations count: those, and all of its queues.
+    :ivar share: its fair share, as long as neither what it holds nor its queue's guaranteed changed; None: to measure.
     :ivar parked: how many of its groups are parked.
     :ivar counted: whether it counts as running against the maxima of applications.
     :ivar waiting_at: who runs as many applications as it may: a queue, user or group; ``waiting_key``: its place there.
@@ -696,6 +697,7 @@ class Application:
         self.ready: list[tuple[Any, ...]] = []
         self.ready_key: tuple[Any, ...] | None = None
         self.parked = 0
+        self.share: tuple[float, ...] | None = None
         self.counted = False
         self.waiting_at: Ledger | None = None
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)

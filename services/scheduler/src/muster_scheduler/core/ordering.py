@@ -35,6 +35,8 @@ def group_key(group: AskGroup, head: Ask) -> tuple[Any, ...]:
 
 def app_share(app: Application) -> tuple[float, ...]:
     """Its shares of the queue's guaranteed, largest first (raw quantities where there is none)."""
+    if app.share is not None:
+        return app.share
     guaranteed = app.queue.guaranteed or {}
     shares = [
         used / total if (total := guaranteed.get(number, 0)) > 0 else float(used)
@@ -42,7 +44,8 @@ def app_share(app: Application) -> tuple[float, ...]:
         if used > 0
     ]
     shares.sort(reverse=True)
-    return tuple(shares)
+    app.share = tuple(shares)
+    return app.share
 
 
 def queue_key(queue: Queue) -> tuple[Any, ...]:

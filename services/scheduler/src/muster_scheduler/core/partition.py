@@ -217,6 +217,8 @@ class Partition:
             maximum if maximum is not None else queue.by_name(queue.maximum),
         )
         queue.max_applications = max_applications or queue.max_applications
+        for app in queue.applications.values():
+            app.share = None
         self.capacity_moved = True
         self.version += 1
         self.limit_events(queue, *before, out, now_ns)
@@ -595,19 +597,22 @@ class Partition:
         items = ask.shape.items
         self.add_pending(app, items, ask.pending)
         self.index.seen(ask.shape, ask.pending)
-        self.group_of(ask).push(ask)
-        group = ask.group
-        assert group is not None
-        if ask.created_ns < app.submitted_ns:
-            app.submitted_ns = ask.created_ns
+        group = self.group_of(ask)
+        group.push(ask)
+        demand = ask.demand
+        if demand.created_ns < app.submitted_ns:
+            app.submitted_ns = demand.created_ns
             self.waiting.rekey_parked(app)
             self.waiting.refresh_app(app)
+        ready = group.ready_key
+        if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
+            return  # behind others of its group, which are tried first
         if group.parked_key is not None:
             self.waiting.parked[group] = None
             return
         waitlist = app.queue.waitlists.get(group.wait_key)
         held = waitlist is not None and waitlist.place is not None and app.waiting_at is None
-        if waitlist is not None and held and group.ready_key is None:
+        if waitlist is not None and held and ready is None:
             self.waiting.join(group, waitlist)
         else:
             self.waiting.make_ready(group)
@@ -687,6 +692,7 @@ class Partition:
                 self._node_took(node, items)
             return
         app.book(allocation)
+        app.share = None
         self.index.seen(allocation.shape, 1)
         for number, value in items:
             app.allocated[number] += value
@@ -716,6 +722,7 @@ class Partition:
                 self._node_moved(node)
             return
         app.unbook(allocation)
+        app.share = None
         self.index.seen(allocation.shape, -1)
         for number, value in items:
             app.allocated[number] -= value

@@ -251,6 +251,8 @@ class SchedulerCore:
             return f"node {node.node_id} is not draining: DRAIN_TO_SCHEDULABLE is not possible"
         if node.schedulable != wanted:
             partition.set_node_schedulable(node, schedulable=wanted)
+            for ask in [] if wanted else [ask for ask in node.reservations if not ask.demand.required_node]:
+                partition.unreserve(ask, out, now_ns)  # nothing but daemons goes to a draining node
             message = f"schedulable: {'true' if wanted else 'false'}"
             out.events.append(
                 Event(EventType.NODE, Change.SET, Detail.NODE_SCHEDULABLE, node.node_id, message=message, now_ns=now_ns)

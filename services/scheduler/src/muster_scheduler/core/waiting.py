@@ -373,6 +373,7 @@ class Waiting:
     def restart(self, queue: Queue) -> None:
         """All that is pending in the queue is tried, under the rules of now."""
         for app in queue.applications.values():
+            app.share = None
             for group in app.groups.values():
                 group.wait_key = (group.shape, app.trackers, group.required_node)
                 if group.asks:

@@ -19,6 +19,7 @@ from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_proto.muster.v1.admin_pb2_grpc import AdminStub
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 
@@ -50,8 +51,9 @@ async def eventually(condition: Callable[[], Any], what: str, patience_s: float 
 class FakeScheduler:
     """Answers like a scheduler without thinking: everything asked for is allocated, everything else accepted.
 
-    A registration whose config has the word "bad" in it is refused. ``mute`` keeps it from answering. Each accepted
-    registration takes a number, but its answer carries it only if ``numbered_registrations``: both are legal.
+    A registration or a configuration update whose config has the word "bad" in it is refused. ``mute`` keeps it from
+    answering. Each accepted registration takes a number, but its answer carries it only if ``numbered_registrations``:
+    both are legal.
     """
 
     numbered_registrations = False
@@ -111,6 +113,8 @@ class FakeScheduler:
         body = envelope.WhichOneof("body")
         if body == "register":
             return self._register(envelope)
+        if body == "configuration":
+            return self._configure(envelope)
         if body == "allocation":
             asked = si_pb2.AllocationRequest.FromString(envelope.allocation)
             response = si_pb2.AllocationResponse()
@@ -148,6 +152,20 @@ class FakeScheduler:
         state = OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, known.SerializeToString())
         return [self._response(rm_id, answer), state]
 
+    def _configure(self, envelope: envelope_pb2.RequestEnvelope) -> list[OutRecord]:
+        config = si_pb2.UpdateConfigurationRequest.FromString(envelope.configuration).config
+        result = envelope_pb2.RegistrationResult(request_id=envelope.request_id, accepted="bad" not in config)
+        if result.accepted:
+            result.changes.append("[default] root.a maxapplications: not set -> 3")
+        else:
+            error = envelope_pb2.ConfigProblem.ERROR
+            result.problems.add(severity=error, path="partitions[0].name", line=3, column=5, message="is bad")
+        warning = envelope_pb2.ConfigProblem.WARNING
+        result.problems.add(severity=warning, path="checksum", line=9, column=1, message="has no effect")
+        return [
+            self._response(envelope.rm_id, envelope_pb2.ResponseEnvelope(rm_id=envelope.rm_id, registration=result))
+        ]
+
     def _numbered(self, rm_id: str, kind: StreamKind, response: Any) -> OutRecord:
         self.sequences[rm_id] += 1
         response = response if response is not None else RESPONSES[kind]()
@@ -170,10 +188,15 @@ class Channel:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         self.grpc = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
         self.stub = SchedulerStub(self.grpc)
+        self.admin = AdminStub(self.grpc)
 
     async def register(self, rm_id: str, config: str = "", **fields: Any) -> Any:
         request = si_pb2.RegisterResourceManagerRequest(rmID=rm_id, config=config, **fields)
         return await self.stub.RegisterResourceManager(request, timeout=PATIENCE_S)
+
+    async def configure(self, rm_id: str, config: str = "", **fields: Any) -> Any:
+        request = si_pb2.UpdateConfigurationRequest(rmID=rm_id, config=config, **fields)
+        return await self.admin.UpdateConfiguration(request, timeout=PATIENCE_S)
 
     def open(
         self, kind: StreamKind, rm_id: str | None = None, resume_after: int | None = None, **metadata: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from muster_bus.clock import ManualClock
-from muster_gateway.codec import Registration, Response
+from muster_gateway.codec import ConfigurationAnswer, Registration, Response
 from muster_gateway.errors import ResponsesLost, Superseded
 from muster_gateway.response_reader import Feed
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
@@ -46,6 +46,16 @@ def test_a_refused_registration_may_or_may_not_take_a_number(number: int) -> Non
     feed = a_feed()
     feed.take(10, registration(number, accepted=False))
     feed.take(11, response(3 if number else 2))
+    assert feed.has_due
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+@pytest.mark.parametrize("start", [START, Cursor(UNKNOWN, 10, UNKNOWN)], ids=["known", "unknown"])
+def test_the_answer_to_a_configuration_update_is_passed_over(start: Cursor, *, accepted: bool) -> None:
+    feed = a_feed(start)
+    feed.take(10, Response("rm", 0, None, b"", None, ConfigurationAnswer("g/configuration-1", accepted, ())))
+    assert (feed.seen.sequence, feed.seen.offset) == (start.sequence, 11)
+    feed.take(11, response(2))
     assert feed.has_due
 
 

@@ -92,16 +92,30 @@ def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
     Raises InvalidRequest, OverLimit.
     """
     request = _parsed(si_pb2.RegisterResourceManagerRequest, raw)
+    return _admit_configured(
+        "registration", request, raw, limits, ("version", "policyGroup"), ("buildInfo", "extraConfig")
+    )
+
+
+def admit_configuration(raw: bytes, limits: AdmissionLimits) -> str:
+    """Judges a configuration update in the same way; returns its rmID. Raises InvalidRequest, OverLimit."""
+    request = _parsed(si_pb2.UpdateConfigurationRequest, raw)
+    return _admit_configured("configuration update", request, raw, limits, ("policyGroup",), ("extraConfig",))
+
+
+def _admit_configured(
+    what: str, request: Any, raw: bytes, limits: AdmissionLimits, texts: tuple[str, ...], maps: tuple[str, ...]
+) -> str:
     check_rm_id(request.rmID, limits)
-    for field in ("version", "policyGroup"):
+    for field in texts:
         if problem := _text_problem(getattr(request, field), field, limits.max_id_chars):
             raise InvalidRequest(problem)
-    for field in ("buildInfo", "extraConfig"):
+    for field in maps:
         if problem := _tags_problem(getattr(request, field), field, limits, measure=True):
             raise InvalidRequest(problem)
     if len(raw) > limits.max_record_bytes:
         raise OverLimit(
-            f"registration: {len(raw)} bytes (config: {len(request.config)} characters), "
+            f"{what}: {len(raw)} bytes (config: {len(request.config)} characters), "
             f"expected at most {limits.max_record_bytes} bytes"
         )
     rm_id: str = request.rmID

@@ -9,16 +9,23 @@ from muster_bus.errors import CodecError
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_proto.muster.v1 import admin_pb2
 
 from muster_gateway.rm_life import RmState
 from muster_gateway.stream_kind import StreamKind
 
 KIND_RM = "rm"
+# Begins the last part of the id of a request that updates a configuration. The scheduler answers it as it answers a
+# registration, but the RM lives on under its old one: whoever reads the answer tells the two apart by their ids.
+_CONFIGURATION = "configuration-"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong in a registration; ``line`` and ``column`` from 1, 0 without a place in a text."""
+    """What is wrong in a registration or a configuration; ``line`` and ``column`` from 1, 0 without a place in a text.
+
+    :param severity: error or warning.
+    """
 
     severity: str
     path: str
@@ -36,15 +43,38 @@ class Registration:
     problems: tuple[Problem, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigurationAnswer:
+    """The scheduler's answer to a configuration update.
+
+    :param changes: what it changed, a line each; none when it was not accepted.
+    """
+
+    request_id: str
+    accepted: bool
+    problems: tuple[Problem, ...]
+    changes: tuple[str, ...] = ()
+
+
+Answer = Registration | ConfigurationAnswer
+
+
 @dataclass(slots=True)
 class Response:
-    """One record of si.responses. ``kind`` None: a registration's answer, or something a later version knows."""
+    """One record of si.responses. ``kind`` None: the answer to a registration or to a configuration update, or
+    something that a later version knows."""
 
     rm_id: str
     sequence: int
     kind: StreamKind | None
     payload: bytes
     registration: Registration | None
+    configuration: ConfigurationAnswer | None = None
+
+    @property
+    def answer(self) -> Answer | None:
+        """What a waiting call is answered with."""
+        return self.registration or self.configuration
 
 
 class RequestCodec:
@@ -62,6 +92,11 @@ class RequestCodec:
         self._count += 1
         return f"{self._gateway_id}/{self._count}"
 
+    def new_configuration_id(self) -> str:
+        """The same for a configuration update, whose answer is known by it."""
+        self._count += 1
+        return f"{self._gateway_id}/{_CONFIGURATION}{self._count}"
+
     def request(self, rm_id: str, partition: int, kind: StreamKind, payload: bytes, now_ns: int) -> OutRecord:
         """One SI request of a stream."""
         envelope = self._envelope(rm_id, now_ns)
@@ -77,6 +112,12 @@ class RequestCodec:
         """A RegisterResourceManagerRequest."""
         envelope = self._envelope(rm_id, now_ns, request_id)
         envelope.register = payload
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
+    def configuration(self, rm_id: str, request_id: str, payload: bytes, now_ns: int) -> OutRecord:
+        """An UpdateConfigurationRequest; ``request_id`` from :meth:`new_configuration_id`."""
+        envelope = self._envelope(rm_id, now_ns, request_id)
+        envelope.configuration = payload
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
     def lifecycle(self, rm_id: str, state: RmState, reason: str, now_ns: int) -> OutRecord:
@@ -104,16 +145,46 @@ def read_response(record: Record) -> Response:
         envelope = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
-    registration = None
     if envelope.HasField("registration"):
-        result = envelope.registration
-        registration = Registration(result.request_id, result.accepted, tuple(_problem(p) for p in result.problems))
-    kind = _KINDS.get(envelope.stream) if registration is None else None
-    return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, registration)
+        return _answer_in(envelope, envelope.registration)
+    kind = _KINDS.get(envelope.stream)
+    return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
+
+
+def encode_configuration_answer(answer: ConfigurationAnswer) -> bytes:
+    """As muster.v1.UpdateConfigurationResponse."""
+    problems = [
+        admin_pb2.ConfigurationProblem(
+            severity=_SEVERITIES.get(problem.severity, admin_pb2.ConfigurationProblem.SEVERITY_UNKNOWN),
+            path=problem.path,
+            line=problem.line,
+            column=problem.column,
+            message=problem.message,
+        )
+        for problem in answer.problems
+    ]
+    return admin_pb2.UpdateConfigurationResponse(
+        accepted=answer.accepted, problems=problems, changes=answer.changes
+    ).SerializeToString()
+
+
+def _answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope_pb2.RegistrationResult) -> Response:
+    request_id, accepted = result.request_id, result.accepted
+    problems = tuple(_problem(problem) for problem in result.problems)
+    response = Response(envelope.rm_id, envelope.sequence, None, b"", None)
+    if request_id.rpartition("/")[2].startswith(_CONFIGURATION):
+        response.configuration = ConfigurationAnswer(request_id, accepted, problems, tuple(result.changes))
+    else:
+        response.registration = Registration(request_id, accepted, problems)
+    return response
 
 
 _KINDS = {int(kind): kind for kind in StreamKind}
 _STATES = {int(state) for state in RmState}
+_SEVERITIES = {
+    "error": admin_pb2.ConfigurationProblem.ERROR,
+    "warning": admin_pb2.ConfigurationProblem.WARNING,
+}
 
 
 def _problem(problem: envelope_pb2.ConfigProblem) -> Problem:

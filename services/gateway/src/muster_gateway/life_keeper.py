@@ -122,6 +122,17 @@ class LifeKeeper:
 
         await self._change(rm_id, change)
 
+    async def must_live(self, rm_id: str) -> None:
+        """For a request beside the streams. Raises NotRegistered, RmStopped, SessionsDown."""
+
+        def look(session: Session | None) -> None:
+            if session is None or session.state is RmState.INIT:
+                raise NotRegistered(rm_id)
+            if session.state is RmState.STOPPED:
+                raise RmStopped(rm_id, session.why)
+
+        await self._known(rm_id, look)
+
     async def shut_down(self, rm_id: str) -> None:
         """The RM says that it leaves. Raises NotRegistered, SessionsDown, LogDown."""
 

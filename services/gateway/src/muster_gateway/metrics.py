@@ -20,6 +20,8 @@ class Metric(StrEnum):
     CATCH_UPS = "muster_gateway_catch_ups_open"
     REGISTRATIONS = "muster_gateway_registrations"
     REGISTRATION_SECONDS = "muster_gateway_registration_seconds"
+    CONFIGURATIONS = "muster_gateway_configuration_updates"
+    CONFIGURATION_SECONDS = "muster_gateway_configuration_update_seconds"
     TRANSITIONS = "muster_gateway_rm_transitions"
     READY = "muster_gateway_ready"
     UNREADABLE = "muster_gateway_unreadable_responses"
@@ -41,6 +43,12 @@ catch_ups = Gauge(Metric.CATCH_UPS, "Streams that read the response log on their
 registrations = Counter(Metric.REGISTRATIONS, "Registrations answered, by gRPC status.", ["status"])
 registration_seconds = Histogram(
     Metric.REGISTRATION_SECONDS, "From a registration's arrival to its answer.", buckets=_REGISTRATION_BUCKETS
+)
+configurations = Counter(
+    Metric.CONFIGURATIONS, "Configuration updates answered: OK, REFUSED by the scheduler, or a gRPC status.", ["status"]
+)
+configuration_seconds = Histogram(
+    Metric.CONFIGURATION_SECONDS, "From a configuration update's arrival to its answer.", buckets=_REGISTRATION_BUCKETS
 )
 transitions = Counter(Metric.TRANSITIONS, "Changes of RMs' life states made here.", ["state"])
 ready = Gauge(Metric.READY, "1 while health says SERVING.")

@@ -5,20 +5,15 @@ Registrations of one rmID at the same time are all answered; the one that is las
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import BusError
-from muster_bus.log import LogWriter
-from muster_bus.topics import Topics
 
 from muster_gateway import metrics
 from muster_gateway.admission import admit_registration
-from muster_gateway.codec import Problem, RequestCodec
-from muster_gateway.errors import LogDown, OverLimit, RegistrationRefused, SchedulerSilent, shown
+from muster_gateway.codec import Problem, Registration, RequestCodec
+from muster_gateway.errors import RegistrationRefused, shown
 from muster_gateway.life_keeper import LifeKeeper
-from muster_gateway.response_reader import ResponseTail
+from muster_gateway.questions import Questions
 from muster_gateway.settings import GatewaySettings
 
 log = structlog.get_logger(__name__)
@@ -31,55 +26,30 @@ class Registrar:
     """Registers RMs. See the module's words."""
 
     def __init__(
-        self,
-        settings: GatewaySettings,
-        topics: Topics,
-        clock: Clock,
-        writer: LogWriter,
-        codec: RequestCodec,
-        life: LifeKeeper,
-        tails: list[ResponseTail],
+        self, settings: GatewaySettings, clock: Clock, codec: RequestCodec, life: LifeKeeper, questions: Questions
     ) -> None:
-        self._settings, self._topics, self._clock = settings, topics, clock
-        self._writer, self._codec, self._life, self._tails = writer, codec, life, tails
-        self._waiting = 0
+        self._settings, self._clock, self._codec = settings, clock, codec
+        self._life, self._questions = life, questions
 
     async def register(self, raw: bytes) -> tuple[Problem, ...]:
         """Registers an RM; gives the scheduler's warnings.
 
         Raises InvalidRequest, OverLimit, RegistrationRefused, LogDown, SchedulerSilent, SessionsDown.
         """
-        # 1. admission
-        rm_id = admit_registration(raw, self._settings.limits)
-        if self._waiting >= self._settings.max_registrations_waiting:
-            raise OverLimit(f"{self._waiting} registrations wait for the scheduler already: try again")
         started_s = self._clock.monotonic()
-        self._waiting += 1
         try:
-            return await self._registered(rm_id, raw)
+            return await self._registered(raw)
         finally:
-            self._waiting -= 1
             metrics.registration_seconds.observe(self._clock.monotonic() - started_s)
 
-    async def _registered(self, rm_id: str, raw: bytes) -> tuple[Problem, ...]:
-        tail = self._tails[self._topics.partition_of(rm_id)]
+    async def _registered(self, raw: bytes) -> tuple[Problem, ...]:
+        # 1. admission
+        rm_id = admit_registration(raw, self._settings.limits)
+        # 2. the log, and the scheduler's answer on it
         request_id = self._codec.new_request_id()
-        answered = tail.expect(rm_id, request_id)
-        timeout_s = self._settings.registration_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                # 2. the log
-                await self._writer.ready()
-                await self._writer.append(self._codec.registration(rm_id, request_id, raw, self._clock.now_ns()))
-                # 3. the scheduler's answer
-                result, at = await answered
-        except TimeoutError:
-            raise SchedulerSilent(f"the scheduler did not answer within {timeout_s:g} s: register again") from None
-        except BusError as error:
-            raise LogDown(f"the log does not take the registration ({type(error).__name__}): register again") from error
-        finally:
-            tail.forget(request_id)
-        # 4. the session
+        record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns())
+        result, at = await self._questions.ask(Registration, rm_id, request_id, record)
+        # 3. the session
         if not result.accepted:
             raise RegistrationRefused(refusal(rm_id, result.problems))
         await self._life.registered(rm_id, at)

@@ -37,7 +37,7 @@ from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics
 
 from muster_gateway import metrics
-from muster_gateway.codec import Registration, Response, read_response
+from muster_gateway.codec import Answer, Registration, Response, read_response
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
 from muster_gateway.stream_kind import StreamKind
@@ -120,6 +120,9 @@ class Feed:
         if response.registration is not None:
             self._pass_registration(offset, sequence, response.registration)
             return
+        if response.answer is not None:  # of a configuration update: it has no number, and the stream goes on
+            self.pass_to(offset + 1)
+            return
         last = self._seen.sequence
         if last != UNKNOWN and sequence > last + 1:
             raise ResponsesLost(
@@ -193,7 +196,7 @@ class Feed:
 @dataclass(slots=True)
 class _Waiting:
     key: bytes
-    answer: asyncio.Future[tuple[Registration, Cursor]]
+    answer: asyncio.Future[tuple[Answer, Cursor]]
 
 
 class ResponseTail:
@@ -254,10 +257,10 @@ class ResponseTail:
             if not feeds:
                 del self._feeds[feed.key]
 
-    def expect(self, rm_id: str, request_id: str) -> asyncio.Future[tuple[Registration, Cursor]]:
-        """A future for the answer to a registration, with the cursor behind it. ``forget`` must follow."""
+    def expect(self, rm_id: str, request_id: str) -> asyncio.Future[tuple[Answer, Cursor]]:
+        """A future for the answer to a request with this id, with the cursor behind it. ``forget`` must follow."""
         key = rm_id.encode()
-        answer: asyncio.Future[tuple[Registration, Cursor]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[Answer, Cursor]] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = _Waiting(key, answer)
         self._waiting_keys[key] = self._waiting_keys.get(key, 0) + 1
         return answer
@@ -280,8 +283,8 @@ class ResponseTail:
                 metrics.unreadable.inc()
                 log.error("unreadable response", error=str(error))
                 continue
-            if response.registration is not None:
-                self._answer(record.offset, response.sequence, response.registration)
+            if response.answer is not None:
+                self._answer(record.offset, response.sequence, response.answer)
             if feeds is not None:
                 for feed in list(feeds.values()):
                     self._offer(feed, record.offset, response)
@@ -298,10 +301,10 @@ class ResponseTail:
             self.detach(feed)
             feed.fail(error)
 
-    def _answer(self, offset: int, sequence: int, registration: Registration) -> None:
-        waiting = self._waiting.get(registration.request_id)
+    def _answer(self, offset: int, sequence: int, answer: Answer) -> None:
+        waiting = self._waiting.get(answer.request_id)
         if waiting is not None and not waiting.answer.done():
-            waiting.answer.set_result((registration, _behind_registration(offset, sequence)))
+            waiting.answer.set_result((answer, _behind_registration(offset, sequence)))
 
     def _jump(self, error: OffsetGone) -> None:
         """Retention overtook the tail: whoever is attached finds out by its own catch-up what is lost."""
@@ -457,7 +460,8 @@ class StartingPoint:
         while reader.position < end:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
                 response = _readable(record) if record.key == key else None
-                if response is not None and response.sequence > highest.sequence:
+                # (An answer without a number, to a refused registration say, is no response that was given.)
+                if response is not None and response.sequence and response.sequence > highest.sequence:
                     highest = Cursor(response.sequence, record.offset + 1, response.sequence)
         return highest
 

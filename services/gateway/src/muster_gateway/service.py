@@ -27,11 +27,13 @@ from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
 
-from muster_gateway import metrics
+from muster_gateway import admin, metrics
+from muster_gateway.admin import AdminServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
 from muster_gateway.http_front import HttpFront, HttpTarget, Target
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.questions import Questions
 from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
 from muster_gateway.rm_life import RmState
@@ -88,6 +90,7 @@ class Gateway:
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._servicer: SchedulerServicer | None = None
+        self._admin: AdminServicer | None = None
         self._health = grpc_health_aio.HealthServicer()
         self._stack = AsyncExitStack()
         self._life = Life("gateway")
@@ -136,6 +139,8 @@ class Gateway:
         if not self._life.begin_stop():
             return
         await self._set_health(serving=False)
+        if self._admin is not None:
+            self._admin.stopping = True
         if self._servicer is not None:
             await self._servicer.stop()
         if self._server is not None:
@@ -208,12 +213,15 @@ class Gateway:
             starting_point=StartingPoint(self._bus, self._topics, settings.read_batch, settings.registration_timeout_s),
             table=self._table,
         )
-        registrar = Registrar(settings, self._topics, self._clock, self._writer, self._codec, life, self._tails)
+        questions = Questions(settings, self._topics, self._writer, self._tails)
+        registrar = Registrar(settings, self._clock, self._codec, life, questions)
         self._servicer = SchedulerServicer(parts, registrar)
+        self._admin = AdminServicer(settings, self._clock, self._codec, life, questions)
         self._server = grpc.aio.server(options=_server_options(settings))
-        self._server.add_generic_rpc_handlers((self._servicer.handlers(),))
+        self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers()))
         add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), self._server)
+        names = (SERVICE, admin.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
         try:
             self.grpc_port = self._server.add_insecure_port(settings.grpc_address)
         except RuntimeError as error:
@@ -293,7 +301,7 @@ class Gateway:
     async def _set_health(self, *, serving: bool) -> None:
         metrics.ready.set(int(serving))
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", SERVICE):
+        for name in ("", SERVICE, admin.SERVICE):
             await self._health.set(name, status)
 
 

@@ -67,7 +67,7 @@ class SchedulerServicer:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            await self._refuse(context, error, metrics.registrations.labels)
+            await refuse(context, error, metrics.registrations.labels)
         metrics.registrations.labels("OK").inc()
         if warnings:
             texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
@@ -120,8 +120,10 @@ class SchedulerServicer:
 
         task.add_done_callback(done)
 
-    async def _refuse(self, context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:
-        known = error if isinstance(error, GatewayError) else unexpected(error)
-        labels(known.code.name).inc()
-        await context.abort(known.code, str(known))
-        raise AssertionError("abort raises")
+
+async def refuse(context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:
+    """Ends a unary call with the status of an error, and counts it; an unexpected one with INTERNAL and a number."""
+    known = error if isinstance(error, GatewayError) else unexpected(error)
+    labels(known.code.name).inc()
+    await context.abort(known.code, str(known))
+    raise AssertionError("abort raises")

@@ -69,10 +69,10 @@ class GatewaySettings(BaseModel):
     max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
     max_streams: int = Field(3_000, ge=3, description="Open streams of this gateway (three for each RM).")
     max_registrations_waiting: int = Field(
-        1_000, ge=1, description="Registrations that wait for the scheduler at once."
+        1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at once."
     )
 
-    registration_timeout_s: float = Field(10.0, gt=0, description="How long a registration waits for the scheduler.")
+    registration_timeout_s: float = Field(10.0, gt=0, description="How long these wait for the scheduler.")
     pause_timeout_s: float = Field(600.0, gt=0, description="An RM without streams for so long is stopped.")
     lease_ttl_s: float = Field(10.0, gt=0, description="A gateway that is silent for so long counts as dead.")
     cursor_flush_ms: float = Field(100.0, gt=0, description="How often delivered positions are stored.")

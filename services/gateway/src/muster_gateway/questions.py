@@ -1,0 +1,68 @@
+"""Questions to the scheduler, by way of the log: a request goes in with an id, and its answer comes back with it.
+
+Bounded twice: so many wait at once, and each for so long. A question that was not answered in time may have been taken
+all the same; so whatever is asked in this way may be asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from muster_bus.errors import BusError
+from muster_bus.log import LogWriter, OutRecord
+from muster_bus.topics import Topics
+
+from muster_gateway.codec import ConfigurationAnswer, Registration
+from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent
+from muster_gateway.response_reader import ResponseTail
+from muster_gateway.sessions.contract import Cursor
+from muster_gateway.settings import GatewaySettings
+
+A = TypeVar("A", Registration, ConfigurationAnswer)
+
+# What is asked, in the words of an error, and what to do when there is no answer.
+_WORDS: dict[type, tuple[str, str]] = {
+    Registration: ("registration", "register again"),
+    ConfigurationAnswer: ("configuration update", "update it again"),
+}
+
+
+class Questions:
+    """Asks the scheduler. See the module's words."""
+
+    def __init__(self, settings: GatewaySettings, topics: Topics, writer: LogWriter, tails: list[ResponseTail]) -> None:
+        self._settings, self._topics, self._writer, self._tails = settings, topics, writer, tails
+        self._waiting = 0
+
+    async def ask(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
+        """Puts the request on the log; gives the answer of this kind, and the cursor behind it.
+
+        Raises OverLimit, LogDown, SchedulerSilent.
+        """
+        if self._waiting >= self._settings.max_registrations_waiting:
+            raise OverLimit(f"{self._waiting} requests wait for the scheduler already: try again")
+        self._waiting += 1
+        try:
+            return await self._asked(kind, rm_id, request_id, record)
+        finally:
+            self._waiting -= 1
+
+    async def _asked(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
+        what, again = _WORDS[kind]
+        tail = self._tails[self._topics.partition_of(rm_id)]
+        answered = tail.expect(rm_id, request_id)
+        timeout_s = self._settings.registration_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._writer.ready()
+                await self._writer.append(record)
+                answer, at = await answered
+        except TimeoutError:
+            raise SchedulerSilent(f"the scheduler did not answer within {timeout_s:g} s: {again}") from None
+        except BusError as error:
+            raise LogDown(f"the log does not take the {what} ({type(error).__name__}): {again}") from error
+        finally:
+            tail.forget(request_id)
+        assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"
+        return answer, at

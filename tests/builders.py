@@ -141,6 +141,7 @@ def snapshot(core: SchedulerCore) -> dict[str, object]:
                     a.state,
                     tuple(a.story),
                     a.deadline_ns,
+                    a.usage,
                     {k: _ask(v) for k, v in a.asks.items()},
                     {k: _allocation(v) for k, v in a.allocations.items()},
                 )

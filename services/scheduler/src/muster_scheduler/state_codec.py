@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from muster_bus.topics import state_key
 from muster_proto.muster.bus.v1 import state_pb2 as pb
@@ -221,6 +221,11 @@ def _application(partition: str, what: Application) -> bytes:
         rejected_message=what.rejected_message,
         deadline_ns=what.deadline_ns,
         waiting=None if what.reason is None else _reason(what.reason),
+        usage=[
+            pb.UsageObject(kind=kind, instance_type=instance_type, resource_seconds=_quantities(used))
+            for kind, by_type in what.usage.items()
+            for instance_type, used in by_type.items()
+        ],
     ).SerializeToString(deterministic=True)
 
 
@@ -383,8 +388,16 @@ def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> N
             recorded.gang_style,
             recorded.rejected_message,
             _reason_of(recorded.waiting) if recorded.HasField("waiting") else None,
+            _usage_of(recorded.usage),
         ),
     )
+
+
+def _usage_of(recorded: Iterable[pb.UsageObject]) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for used in recorded:
+        found.setdefault(used.kind, {})[used.instance_type] = dict(used.resource_seconds.values)
+    return found
 
 
 def _fold_node(partition: Partition, recorded: pb.NodeObject) -> None:

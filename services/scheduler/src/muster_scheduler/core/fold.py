@@ -51,6 +51,7 @@ class FoldedApplication:
     gang_style: str = ""
     rejected_message: str = ""
     waiting: Reason | None = None
+    usage: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     app.story = folded.story
     app.submitted_ns = folded.submitted_ns
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
+    app.usage = folded.usage
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
     if app.state in APP_TERMINAL and app.queue.applications.pop(app.app_id, None) is not None:
         partition.limits.leave(app)

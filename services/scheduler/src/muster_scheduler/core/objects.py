@@ -658,6 +658,7 @@ class Application:
     :ivar trackers: its user's and its group's ledgers on the way up, where limits stand.
     :ivar bounds: whose limits its asks must keep, in the order of looking: those, then its queues below root.
     :ivar ledgers: where its allocations count: those, and all of its queues.
+    :ivar usage: what it has used so far, see ``usage.py``.
     :ivar share: its fair share, as long as neither what it holds nor its queue's guaranteed changed; None: to measure.
     :ivar parked: how many of its groups are parked.
     :ivar counted: whether it counts as running against the maxima of applications.
@@ -684,6 +685,7 @@ class Application:
         self.placeholder_ask: dict[str, int] | None = None
         self.gang_style = ""
         self.rejected_message = ""
+        self.usage: dict[str, dict[str, dict[str, int]]] = {}
         self.asks: dict[str, Ask] = {}
         self.allocations: dict[str, Allocation] = {}
         self.repeats: dict[str, dict[int, Allocation]] = {}

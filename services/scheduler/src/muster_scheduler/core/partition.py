@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster_scheduler.core import ordering, properties
+from muster_scheduler.core import ordering, properties, usage
 from muster_scheduler.core.claims import Claims
 from muster_scheduler.core.commands import AskItem, Termination
 from muster_scheduler.core.config import RECOVERY_QUEUE, NodeSortPolicy, PartitionConfig, QueueConfig, types_named
@@ -753,6 +753,7 @@ class Partition:
         completing: bool = True,
     ) -> None:
         """Ends an allocation and says so to the RM (``tell``) and in the events."""
+        self._account(allocation, out, now_ns)
         self.unhold(allocation)
         out.touch(allocation, self.name)
         app_id, key = allocation.app_id, allocation.key
@@ -768,6 +769,11 @@ class Partition:
         self._tell_gone(allocation, detail, out, now_ns)
         if completing and allocation.app is not None:
             self.complete_if_idle(allocation.app, out, now_ns)
+
+    def _account(self, ended: Allocation, out: Outcome, now_ns: int) -> None:
+        app = ended.app
+        if app is not None and usage.account(app.usage, ended, self.nodes.get(ended.node_id), now_ns):
+            out.touch(app, self.name)
 
     # ---- reservations and preemption -------------------------------------------------------------------------------
 
@@ -840,6 +846,7 @@ class Partition:
 
     def give_back(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Takes an allocation off the books because the RM changed its size or its node; the new one follows."""
+        self._account(allocation, out, now_ns)
         self.unhold(allocation)
         if not allocation.foreign:
             self._tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)

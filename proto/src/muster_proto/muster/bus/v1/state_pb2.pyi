@@ -408,6 +408,7 @@ class ApplicationObject(_message.Message):
     GANG_STYLE_FIELD_NUMBER: _builtins.int
     REJECTED_MESSAGE_FIELD_NUMBER: _builtins.int
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     application_id: _builtins.str
@@ -436,6 +437,8 @@ class ApplicationObject(_message.Message):
     @_builtins.property
     def placeholder_ask(self) -> Global___Quantities: ...
     @_builtins.property
+    def usage(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageObject]: ...
+    @_builtins.property
     def waiting(self) -> Global___ReasonObject:
         """set while the application as a whole may not run (a queue's max of applications)"""
 
@@ -460,20 +463,50 @@ class ApplicationObject(_message.Message):
         gang_style: _builtins.str = ...,
         rejected_message: _builtins.str = ...,
         deadline_ns: _builtins.int = ...,
+        usage: _abc.Iterable[Global___UsageObject] | None = ...,
         waiting: Global___ReasonObject | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplicationObject: _TypeAlias = ApplicationObject  # noqa: Y015
 
 @_typing.final
-class Demand(_message.Message):
-    """Fields that an ask and the allocations made from it share."""
+class UsageObject(_message.Message):
+    """Fields that an ask and the allocations made from it share.
+    What the allocations of one kind on nodes of one instance type used until they ended.
+    """
 
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
+    RESOURCE_SECONDS_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """resourceUsage, preemptedResource, placeholderResource"""
+    instance_type: _builtins.str
+    @_builtins.property
+    def resource_seconds(self) -> Global___Quantities: ...
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        instance_type: _builtins.str = ...,
+        resource_seconds: Global___Quantities | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource_seconds", b"resource_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_type", b"instance_type", "kind", b"kind", "resource_seconds", b"resource_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageObject: _TypeAlias = UsageObject  # noqa: Y015
+
+@_typing.final
+class Demand(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final

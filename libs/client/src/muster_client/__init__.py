@@ -1,5 +1,6 @@
 """The resource manager's side of the scheduler interface, in asyncio: :class:`RmClient` and what goes with it."""
 
+from muster_client.admin import AdminClient
 from muster_client.builders import (
     application,
     ask,
@@ -17,6 +18,7 @@ from muster_client.client import RmClient
 from muster_client.settings import ClientSettings
 
 __all__ = [
+    "AdminClient",
     "Callbacks",
     "ClientSettings",
     "Rejection",

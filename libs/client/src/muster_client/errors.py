@@ -9,6 +9,8 @@
   x CallbackFailed          a callback raised; the client stops rather than lose what it was given
   x ClientClosed            used after close
   x BadAddress              an address that cannot be used; names field, value and what was expected
+  x AdminFailed             a gateway did not answer an operator's call; the same call may be made again
+  x AdminRefused            a gateway refused an operator's call; a person must act
   x TraceError              a trace file is not what it should be
   x ReplayFailed            a replay could not be carried to its end
 """
@@ -67,6 +69,30 @@ class ClientClosed(ClientError):
 
 class BadAddress(ClientError):
     """An address that cannot be used."""
+
+
+class AdminFailed(ClientError):
+    """No answer to an operator's call.
+
+    :param code: the gRPC status.
+    :param details: the gateway's words, or gRPC's.
+    """
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"no answer ({code.name}): {details}")
+        self.code, self.details = code, details
+
+
+class AdminRefused(ClientError):
+    """An operator's call was refused.
+
+    :param code: the gRPC status.
+    :param details: the gateway's words: field, value, what was expected.
+    """
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"refused ({code.name}): {details}")
+        self.code, self.details = code, details
 
 
 class TraceError(ClientError):

@@ -1,0 +1,79 @@
+"""``muster config apply``: another queue configuration for an RM that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from muster_client.admin import AdminClient, ConfigurationAnswer, ConfigurationProblem
+from muster_client.errors import AdminFailed, AdminRefused
+from rich.console import Console
+from rich.markup import escape
+
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.queue_config import read
+
+# The answer tells no more changes than these (proto/muster/v1/admin.proto).
+CHANGES_TOLD_MAX = 1000
+
+_COLOURS = {"error": "red", "warning": "yellow"}
+
+
+def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Console) -> bool:
+    """Sends a file's text to a gateway and prints the answer. Whether it is in force.
+
+    Raises UsageError for a file that cannot be read or is empty, CommandError when the gateway refuses the call or
+    does not answer it.
+    """
+    text = read(file)
+    if not text.strip():
+        # The interface takes it for "the default": what would be meant by an empty file is anybody's guess.
+        raise UsageError(f"{file}: is empty, expected a queue configuration")
+    try:
+        answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
+    except AdminRefused as error:
+        raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
+    except AdminFailed as error:
+        raise CommandError(
+            f"{gateway}: {error.details} ({error.code.name}); if it was taken all the same, applying it again changes "
+            "nothing"
+        ) from error
+    _print(answer, file, rm_id, console)
+    return answer.accepted
+
+
+async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> ConfigurationAnswer:
+    async with AdminClient(gateway) as admin:
+        return await admin.update_configuration(rm_id, text, timeout_s=timeout_s)
+
+
+def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Console) -> None:
+    for problem in sorted(answer.problems, key=_place):
+        colour = _COLOURS.get(problem.severity, "yellow")
+        line = escape(_line(file, problem))
+        console.print(f"[bold {colour}]{problem.severity}[/] {line}", highlight=False, soft_wrap=True)
+    for change in answer.changes:
+        console.print(escape(change), highlight=False, soft_wrap=True)
+    if not answer.accepted:
+        said = f"[red]{escape(str(file))} is not applied[/]: {escape(rm_id)} keeps the configuration that it has"
+    elif answer.changes:
+        said = f"[green]{escape(str(file))} is in force for {escape(rm_id)}[/]: {_count(len(answer.changes))}"
+    else:
+        said = f"[green]{escape(str(file))} is in force for {escape(rm_id)}[/], as it was before: no change"
+    console.print(said, highlight=False, soft_wrap=True)
+
+
+def _place(problem: ConfigurationProblem) -> tuple[bool, int, int]:
+    """By their places; what has none comes last."""
+    return not problem.line, problem.line, problem.column
+
+
+def _line(file: Path, problem: ConfigurationProblem) -> str:
+    place = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
+    return f"{place}: {problem.path + ': ' if problem.path else ''}{problem.message}"
+
+
+def _count(changes: int) -> str:
+    if changes >= CHANGES_TOLD_MAX:
+        return f"{changes} changes or more (`muster config diff` shows all)"
+    return "1 change" if changes == 1 else f"{changes} changes"

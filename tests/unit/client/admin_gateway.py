@@ -1,0 +1,49 @@
+"""A gateway that knows muster.v1.Admin only, and answers as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from muster_proto.muster.v1 import admin_pb2
+from muster_proto.muster.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from muster_proto.si.v1 import si_pb2 as si
+
+
+class AdminGateway(AdminServicer):
+    """A server on a free port.
+
+    :ivar asked: the requests, and their metadata.
+    :ivar answer: what comes back; a status and its details: the call ends with them.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[si.UpdateConfigurationRequest, dict[str, str]]] = []
+        self.answer: admin_pb2.UpdateConfigurationResponse | tuple[grpc.StatusCode, str] = (
+            admin_pb2.UpdateConfigurationResponse(accepted=True)
+        )
+        self.address = ""
+
+    def UpdateConfiguration(self, request: Any, context: Any) -> Any:
+        self.asked.append((request, dict(context.invocation_metadata())))
+        if isinstance(self.answer, tuple):
+            context.abort(*self.answer)
+        return self.answer
+
+
+@contextmanager
+def running() -> Iterator[AdminGateway]:
+    """Served by threads: the caller may run an event loop of its own."""
+    gateway = AdminGateway()
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        server = grpc.server(threads)
+        add_AdminServicer_to_server(gateway, server)
+        gateway.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield gateway
+        finally:
+            server.stop(None).wait()

@@ -38,6 +38,8 @@ class Claims:
         self._idle: dict[Waitlist, None] = {}
         self._idle_version = -1
         self._unreported: dict[AskGroup, None] = {}
+        # Those of them that a limit held back when it was looked: until something changes.
+        self._limited: dict[AskGroup, None] = {}
         self.report_ns = 0
         self.gone = False
 
@@ -64,6 +66,9 @@ class Claims:
         parked.clear()
         for waitlist in lists:
             waitlist.tried = True
+        if self._idle_version != partition.version:
+            self._unreported |= self._limited
+            self._limited.clear()
         if self._unreported and not self.report_ns:
             self.report_ns = (now_ns // REPORT_NS + 1) * REPORT_NS
             partition.deadlines.append((self.report_ns, self))
@@ -154,8 +159,7 @@ class Claims:
         head = _head(waitlist)
         if head is None:
             return
-        within_limits = self._partition.cycle.over_limit(head.app, head.demand.shape) is None
-        if within_limits and self._may_reserve(waitlist, head):
+        if self._may_reserve(waitlist, head) and not self._partition.cycle.held_back(head):
             self._reserve(waitlist, head, out, now_ns)
         # 2. Others make room.
         finished = True
@@ -190,6 +194,19 @@ class Claims:
             best = self._node_to_reserve(head)
             if best is not None:
                 partition.reserve(head, best, out, now_ns)
+
+    def reservation_timed_out(self, ask: Ask, out: Outcome, now_ns: int) -> None:
+        """Gives the node up of an ask that a limit holds back; one that waits for room keeps it (§2.13)."""
+        if ask.reserved is None:
+            return
+        timeout_ns = self._partition.config.reservation.timeout_ns
+        due_ns = ask.reserved_ns + timeout_ns
+        if now_ns >= due_ns:
+            if self._partition.cycle.held_back(ask):
+                self._partition.unreserve(ask, out, now_ns)
+                return
+            due_ns = now_ns + timeout_ns
+        self._partition.deadlines.append((due_ns, ask))
 
     def _node_to_reserve(self, ask: Ask) -> Node | None:
         """Among those that could hold it when empty: the one whose free resources it would use up most (§2.13)."""
@@ -242,6 +259,7 @@ class Claims:
     def carry_out(self, plan: preemption.Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
         """Tells the victims to go, and keeps the node free for the ask."""
         partition = self._partition
+        version = partition.version
         queue = asking.app.queue.path
         message = f"Preempted by {asking.key} from application {asking.app.app_id} in {queue}"
         for victim in plan.victims:
@@ -255,6 +273,7 @@ class Claims:
             for other in list(node.reservations):
                 partition.unreserve(other, out, now_ns)
             partition.reserve(asking, node, out, now_ns)
+        preemption.carried_out(partition, plan, asking, version)
 
     def _say_no(self, waitlist: Waitlist, no: PreemptionNo, out: Outcome) -> None:
         if waitlist.reason is not None and waitlist.reason.preemption is not no:
@@ -271,6 +290,10 @@ class Claims:
             waitlist = group.app.queue.waitlists.get(group.wait_key)
             if group.parked_key is None or waitlist is None or waitlist.place is not no_node:
                 continue  # it comes again when it is parked again
+            head = group.head()
+            if head is not None and self._partition.cycle.held_back(head):
+                self._limited[group] = None
+                continue
             for ask in group.unreported:
                 if ask.group is group and not ask.scaled_up:
                     ask.scaled_up = True

@@ -231,6 +231,13 @@ class Cycle:
                 return ledger
         return None
 
+    def held_back(self, ask: Ask) -> bool:
+        """Whether a limit stands against the ask, room or not."""
+        app = ask.app
+        if not app.counted and self._full_ledger(app) is not None:
+            return True
+        return self.over_limit(app, ask.demand.shape) is not None
+
     def over_limit(self, app: Application, shape: Shape) -> tuple[Ledger, int, int] | None:
         """The first limit that one more of the shape would go over: whose, which type, how much it asks."""
         items = shape.items

@@ -323,6 +323,7 @@ class Partition:
         self.capacity_moved = True
         self.capacity_version += 1
         self.list_node(node)
+        self.waiting.node_came(node)
 
     def list_node(self, node: Node) -> None:
         """Puts the node into the search, or takes it out, as its state says: schedulable, and kept free for nobody."""
@@ -585,8 +586,7 @@ class Partition:
                 over = f"the execution time-out of {what.execution_timeout_ms} ms is over"
                 self.time_out(what, over, out, now_ns)
             case Ask():
-                if what.reserved is not None and what.reserved_ns + self.config.reservation.timeout_ns == due_ns:
-                    self.unreserve(what, out, now_ns)
+                self.claims.reservation_timed_out(what, out, now_ns)
 
     # ---- asks ------------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     partition.version += 1
     partition.capacity_moved = True
     partition.reindex()
+    for node in partition.nodes.values():  # their time-out may be another
+        partition.deadlines += [(ask.reserved_ns + config.reservation.timeout_ns, ask) for ask in node.reservations]
     if partition.searching:
         for queue in list(partition.queues.values()):
             partition.waiting.restart(queue)

@@ -55,6 +55,7 @@ class Waiting:
         self._woken_apps: dict[Application, None] = {}
         self._ledgers_with_waiting_apps: dict[Ledger, None] = {}
         self._gained_nodes: dict[Node, None] = {}
+        self._other_nodes: dict[str, None] = {}
         self._gained_ledgers: dict[Ledger, None] = {}
 
     # ---- what gained -----------------------------------------------------------------------------------------------
@@ -63,9 +64,14 @@ class Waiting:
         """The node has more room, or is there again."""
         self._gained_nodes[node] = None
 
+    def node_came(self, node: Node) -> None:
+        """The node is new: those that require it may be told something else, even if it has no room."""
+        self._other_nodes[node.node_id] = None
+
     def node_gone(self, node: Node) -> None:
-        """The node is out of the search."""
+        """The node is no more."""
         self._gained_nodes.pop(node, None)
+        self._other_nodes[node.node_id] = None
 
     def ledgers_gained(self, app: Application) -> None:
         """Something of the application was released."""
@@ -76,7 +82,7 @@ class Waiting:
     @property
     def stirred(self) -> bool:
         """Something gained that nobody was woken for yet."""
-        return bool(self._gained_nodes or self._gained_ledgers)
+        return bool(self._gained_nodes or self._gained_ledgers or self._other_nodes)
 
     def stir(self, ledgers: Iterable[Ledger]) -> None:
         """Limits moved: whoever waits at the ledgers looks again."""
@@ -238,6 +244,12 @@ class Waiting:
                 self.wake_app(ledger)
             else:
                 del self._ledgers_with_waiting_apps[ledger]
+        for node_id in self._other_nodes:
+            for lists in list(self.required.get(node_id, {}).values()):
+                self._wake_lists(lists)
+            if not self.required.get(node_id, True):
+                del self.required[node_id]
+        self._other_nodes.clear()
         self.only_gained.clear()
         self.gained = []
         self.gained_reserved = []

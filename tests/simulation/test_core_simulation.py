@@ -31,6 +31,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
+from muster_scheduler.core.config import NodeSortPolicy
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_registration, encode_rm
@@ -64,10 +65,9 @@ KINDS = (
 class Life:
     """One random cluster: the core, the state topic as a dictionary, and the dice."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, policy: str = "") -> None:
         self.dice = random.Random(seed)
-        policy = self.dice.choice(["fair", "binpacking"])
-        self.text = CONFIG % policy
+        self.text = CONFIG % (policy or self.dice.choice(list(NodeSortPolicy)))
         self.cluster = Cluster("{name: root}")  # replaced below: the builder's form has no placement rules
         config, problems = load_queue_config(self.text)
         assert config is not None, problems

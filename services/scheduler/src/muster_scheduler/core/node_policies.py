@@ -3,9 +3,9 @@
 Neither is in the real core. Under fair and binpacking there is one order of nodes for all asks (``node_index.py``);
 here each shape has its own, by a *value* of each node, lowest first, then fuller nodes first, then by node id:
 
-* ``dotproduct``: the product of what is asked and what is free, both as parts of the node's capacity, summed over the
-  types asked for. The lowest is the node that has the least of the very things the ask wants much of: a best fit over
-  several types at once, as in the comparison of Weng et al. (the heuristic is Grandl et al.'s, SIGCOMM 2014).
+* ``dotproduct``: minus the product of what is asked and what is free, both as parts of the node's capacity, summed over
+  the types asked for: the ask goes where most is free of what it wants most of (the alignment of Grandl et al.,
+  "Multi-resource Packing for Cluster Schedulers", SIGCOMM 2014).
 * ``fragmentation``: fragmentation gradient descent (Weng et al., "Beware of Fragmentation", USENIX ATC 2023). Of each
   node is known how much of its free GPU the workload could not use, as an expectation over the shapes that it consists
   of; the value is by how much that grows when the ask goes there. See :class:`Fragmentation`.
@@ -235,7 +235,7 @@ def _int64(vector: list[int]) -> list[int]:
 
 
 class DotProduct(ShapedIndex):
-    """``dotproduct``: the least of what the ask wants much of."""
+    """``dotproduct``: where most is free of what the ask wants most of."""
 
     __slots__ = ()
     nowhere = float("inf")
@@ -245,7 +245,7 @@ class DotProduct(ShapedIndex):
         for number, quantity in items:
             capacity = np.maximum(self._capacity[number, slots], 1).astype(np.float64)
             product += (quantity / capacity) * (self._free[number, slots] / capacity)
-        return np.where(self._room(items, slots), product, self.nowhere)
+        return np.where(self._room(items, slots), -product, self.nowhere)
 
 
 class Workload:
@@ -325,7 +325,7 @@ class Fragmentation(ShapedIndex):
         self.workload = Workload()
         self._seen_version = 0
         self._gpus: list[tuple[int, int]] = []  # (type number, thousandths in a unit)
-        self._demands: list[tuple[int, Ints]] = []  # of each type that any shape wants: how much each wants
+        self._demands: list[tuple[int, Ints]] = []  # of each type that any shape wants: how much each does
         self._needs: list[Ints] = []  # of each GPU type: of one GPU, how much each shape needs (0: none)
         self._weights: Ints = np.zeros(0, np.int64)
         self._unusable: Ints = self._weights
@@ -337,12 +337,12 @@ class Fragmentation(ShapedIndex):
             self.workload.add(shape, count)
 
     def _read(self) -> None:
+        super()._read()
         if self.workload.version != self._seen_version:
             self._seen_version = self.workload.version
             self._take_workload()
+            self._unusable = self._fragmentation(self._free)
             self._measured.clear()
-            self._unread.update(dict.fromkeys(range(len(self._nodes))))
-        super()._read()
 
     def _take_workload(self) -> None:
         shapes = self.workload.shapes()
@@ -351,7 +351,7 @@ class Fragmentation(ShapedIndex):
         wanted = [dict(shape.items) for shape, _ in shapes]
         self._weights = np.array([weight for _, weight in shapes], np.int64)
         self._demands = [
-            (number, np.array([each.get(number, 0) for each in wanted], np.int64))
+            (number, np.array([each.get(number, INT64_MIN) for each in wanted], np.int64))
             for number in sorted({number for each in wanted for number in each})
         ]
         self._needs = [

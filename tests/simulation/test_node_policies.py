@@ -1,0 +1,82 @@
+"""Random lives under the policies that know the workload: what they know is true, and does not depend on the past."""
+
+from __future__ import annotations
+
+import pytest
+from muster_scheduler.core.config import NodeSortPolicy
+from muster_scheduler.core.node_policies import Fragmentation, ShapedIndex, Workload, node_search
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.resources import Shape
+from simulation.test_core_simulation import Life
+
+SEEDS = range(8)
+STEPS = 40
+
+
+class PolicyLife(Life):
+    """A life of a cluster with GPUs under one policy."""
+
+    def __init__(self, seed: int, policy: NodeSortPolicy) -> None:
+        super().__init__(seed, policy.value)
+
+    def quantities(self, low: int, high: int) -> dict[str, int]:
+        found = super().quantities(low, high)
+        if self.dice.random() < 0.5:
+            found["nvidia.com/gpu-milli"] = self.dice.choice([0, 250, 500, 1_000]) * self.dice.randint(low, high) // 2
+        return found
+
+
+def _work(partition: Partition) -> dict[Shape, int]:
+    """Counted anew, GPU shapes only."""
+    found: dict[Shape, int] = {}
+    for app in partition.apps.values():
+        for waiting in app.asks.values():
+            found[waiting.shape] = found.get(waiting.shape, 0) + waiting.pending
+        for held in app.allocations.values():
+            found[held.shape] = found.get(held.shape, 0) + 1
+    names = partition.types.names
+    return {
+        shape: count
+        for shape, count in found.items()
+        if count and any("gpu" in names[number] for number, _ in shape.items)
+    }
+
+
+def _check(partition: Partition) -> None:
+    index = partition.index
+    assert isinstance(index, ShapedIndex)
+    work = _work(partition)
+    if isinstance(index, Fragmentation):
+        expected = Workload()
+        for shape, count in work.items():
+            expected.add(shape, count)
+        assert index.workload.shapes() == expected.shapes()
+    fresh = node_search(partition.config.node_sort_policy, partition.types)
+    for node in reversed(partition.nodes.values()):
+        if node.index_key is not None:
+            fresh.add(node, node.index_key[0])
+    for shape, count in work.items():
+        fresh.seen(shape, count)
+    for shape in work:
+        assert fresh.first_fit(shape.items) is index.first_fit(shape.items)
+
+
+@pytest.mark.parametrize("policy", [NodeSortPolicy.DOTPRODUCT, NodeSortPolicy.FRAGMENTATION])
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
+def test_a_random_life_and_its_recovery_find_the_same_nodes(seed: int, policy: NodeSortPolicy) -> None:
+    life = PolicyLife(seed, policy)
+    for step in range(STEPS):
+        life.step()
+        _check(life.cluster.partition)
+        if step % 13 == 12:
+            core = life.refolded().rms["rm"].core
+            core.activate(life.cluster.now_ns, life.cluster.now_ns)
+            (folded,) = core.partitions.values()
+            _check(folded)
+            before = life.cluster.partition
+            for shape in _work(before):
+                there, here = (
+                    folded.index.first_fit(folded.types.shape(shape.quantities).items),
+                    before.index.first_fit(shape.items),
+                )
+                assert (there and there.node_id) == (here and here.node_id)

@@ -10,15 +10,26 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster_scheduler.core import preemption_quota, preemption_victims
-from muster_scheduler.core.objects import Allocation, Ask, Ledger, Node, Preempted, PreemptionRule, Queue
+from muster_scheduler.core.objects import Allocation, Application, Ask, Ledger, Node, Preempted, PreemptionRule, Queue
 from muster_scheduler.core.ordering import queue_share, share_of
-from muster_scheduler.core.preemption_cover import Branch, Budget, Class, Entry, cover, rank_of, relief_of
+from muster_scheduler.core.preemption_cover import (
+    Branch,
+    Budget,
+    Class,
+    Entry,
+    age_of,
+    could_cover,
+    cover,
+    least_rank,
+    rank_of,
+    relief_of,
+)
 from muster_scheduler.core.preemption_victims import Known, known, may_go
 from muster_scheduler.core.reasons import PreemptionNo
-from muster_scheduler.core.resources import add, subtract
+from muster_scheduler.core.resources import Shape, add, subtract
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
@@ -105,6 +116,14 @@ def search_quota(partition: Partition, queue: Queue, now_ns: int) -> tuple[Victi
     return tuple(victims)
 
 
+def carried_out(partition: Partition, plan: Plan, ask: Ask, version: int) -> None:
+    """Says that a plan, and nothing else, was carried out since the partition had that version.
+
+    What was looked up for it goes on to be known, so that ten plans in a row do not look ten times at everything.
+    """
+    preemption_victims.go_on(partition, version, ask, [victim.allocation for victim in plan.victims])
+
+
 class _Search:
     """One search for one ask."""
 
@@ -118,7 +137,12 @@ class _Search:
         # What stands against the ask beside the nodes: (whose limit, type), and by how much.
         self._over = _limits_over(ask, self._known)
         self._branches: dict[Queue, Branch] = {}
+        self._pools: dict[Node, _Pool | None] = {}
+        self._least: dict[Node, Class | None] = {}  # no lower class makes room there; None: none does
+        # What allocations give, by what is short on a node and what is needed in all; by shape and where they count.
+        self._alike_on_nodes: dict[tuple[int, ...], dict[_Kind, tuple[tuple[int, ...], float]]] = {}
         self._elsewhere: list[Entry] = []
+        self._padded: dict[int, list[Entry]] = {}  # the same, with no gains for so many needs on a node before theirs
 
     def run(self) -> Plan | PreemptionNo:
         """Tries GUARANTEE, then PRIORITY, then both together."""
@@ -190,10 +214,13 @@ class _Search:
     def _with(self, branches: list[Branch], with_room: Node | None) -> Plan | None:
         """The best plan with victims from these leaves."""
         self._branches = {branch.leaf: branch for branch in branches}
+        self._pools, self._least = {}, {}
+        self._alike_on_nodes = {}
         found = _Best()
         if self._over:
             # A limit is in the way: victims may be anywhere, so that each node is looked at once, with all of them.
             self._elsewhere = self._relieving(branches)
+            self._padded = {}
             for node in (with_room,) if with_room is not None else self._nodes(branches, None):
                 self._compare(node, None, found)
                 if found.enough(self._budget):
@@ -205,7 +232,7 @@ class _Search:
                     self._compare(node, rank, found)
                     if found.enough(self._budget):
                         break
-                if found.node is not None or self._budget.ran_out:
+                if found.node is not None or self._budget.steps < 0:
                     break
         return None if found.node is None else _plan(self._ask, found.node, found.entries, self._now_ns)
 
@@ -232,18 +259,24 @@ class _Search:
 
     def _compare(self, node: Node, rank: Class | None, found: _Best) -> None:
         """Takes the node when it is the best so far."""
-        if not self._may_use(node):
+        # 1. What it lacks, and whose going would help: the same for every class, so that a node is soon passed over.
+        if rank is not None:
+            if node not in self._least:
+                self._least[node] = self._known.least(node, self._short(node))
+            least = self._least[node]
+            if least is None or rank < least:
+                return
+        if node in self._pools:
+            pool = self._pools[node]
+        else:
+            self._pools[node] = pool = self._pool(node)
+            if rank is not None:
+                self._least[node] = pool.least if pool is not None else None
+        if pool is None or (rank is not None and rank < pool.least):
             return
-        # 1. What is short on the node, then what is over limits.
-        short = self._short(node)
-        allocated = node.allocated
-        if any(allocated[number] < need for number, need in short):
-            return
-        numbers = [number for number, _ in short]
-        needs = [need for _, need in short]
-        entries = self._entries(node, numbers, needs, rank)
-        numbers += [number for _, number in self._over]
-        needs += self._over.values()
+        entries, numbers, needs = pool.entries, pool.numbers, pool.needs
+        if rank is not None:
+            entries = [entry for entry in entries if entry.rank <= rank]
         # 2. Those that cover it; when any class may go, with the dearest left out as long as that does.
         chosen: list[Entry] = []
         while True:
@@ -259,27 +292,44 @@ class _Search:
         if chosen:
             found.take(self._cost(node, chosen), node, chosen)
 
-    def _entries(self, node: Node, numbers: list[int], needs: list[int], rank: Class | None) -> list[Entry]:
+    def _pool(self, node: Node) -> _Pool | None:
+        """What is needed for the ask to go to the node, and those who could give it; None: they cannot."""
+        if not self._may_use(node):
+            return None
+        short = self._short(node)
+        numbers = [*(number for number, _ in short), *(number for _, number in self._over)]
+        needs = [*(need for _, need in short), *self._over.values()]
+        self._budget.spend(len(node.allocations))
+        entries = self._entries(node, numbers[: len(short)], needs) if short else self._elsewhere
+        least = least_rank(entries, needs)
+        if least is None or not could_cover(entries, numbers, needs):
+            return None
+        return _Pool(entries, numbers, needs, least)
+
+    def _entries(self, node: Node, short: list[int], needs: list[int]) -> list[Entry]:
         """The victims that may make the room that is short there, and those that bring limits down, in order."""
-        if not numbers:
-            return self._elsewhere
         entries = []
-        needs = [*needs, *self._over.values()]
         ledgers = tuple(self._over)
+        alike = self._alike_on_nodes.setdefault((*short, *needs), {})
         for allocation in node.allocations.values():
-            branch = self._branches.get(allocation.app.queue) if allocation.app is not None else None
+            app = allocation.app
+            branch = self._branches.get(app.queue) if app is not None else None
             if branch is None or not self._is_victim(allocation, branch):
                 continue
-            own = rank_of(allocation)
-            gains = _gains(allocation, numbers, ledgers)
-            if (rank is None or own <= rank) and any(gains) and branch.allows(allocation.shape.items):
-                entries.append(Entry(allocation, branch, own, gains, relief_of(gains, needs)))
-        none = (0,) * len(numbers)
-        for entry in self._elsewhere:
-            if entry.allocation.node_id != node.node_id:
-                gains = none + entry.gains
-                entries.append(Entry(entry.allocation, entry.branch, entry.rank, gains, relief_of(gains, needs)))
-        entries.sort(key=Entry.order)
+            shape = allocation.demand.shape
+            key = (shape, branch, app if ledgers else None)
+            seen = alike.get(key)
+            if seen is None:
+                gains = _gains(allocation, short, ledgers)
+                alike[key] = seen = (gains, relief_of(gains, needs) if branch.allows(shape.items) else 0.0)
+            if seen[1]:
+                entries.append(Entry(allocation, branch, rank_of(allocation), *seen))
+        padded = self._padded.get(len(short))
+        if padded is None:
+            none = (0,) * len(short)
+            self._padded[len(short)] = padded = [entry.moved(none + entry.gains) for entry in self._elsewhere]
+        entries += [entry for entry in padded if entry.allocation.node_id != node.node_id]
+        entries.sort(key=_order)
         return entries
 
     def _is_victim(self, allocation: Allocation, branch: Branch) -> bool:
@@ -295,18 +345,31 @@ class _Search:
         ledgers, needs = tuple(self._over), list(self._over.values())
         found: list[Entry] = []
         for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
-            same: list[Entry] = []
-            for branch in branches:
-                for held in self._known.victims(branch.leaf).get(rank, {}).values():
-                    for allocation in held:
-                        if self._is_victim(allocation, branch) and branch.allows(allocation.shape.items):
-                            gains = _gains(allocation, (), ledgers)
-                            if any(gains):
-                                same.append(Entry(allocation, branch, rank, gains, relief_of(gains, needs)))
-            found += heapq.nsmallest(ELSEWHERE_MAX - len(found), same, key=Entry.order)
+            best = heapq.nsmallest(ELSEWHERE_MAX - len(found), self._relieving_of(branches, rank, ledgers, needs))
+            for relief, *_, allocation, branch, gains in best:
+                found.append(Entry(allocation, branch, rank, gains, -relief))
             if len(found) >= ELSEWHERE_MAX:
                 break
         return found
+
+    def _relieving_of(
+        self, branches: list[Branch], rank: Class, ledgers: tuple[tuple[Ledger, int], ...], needs: list[int]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Those of one class: (relief with the sign turned, age, allocation, branch, gains)."""
+        for branch in branches:
+            alike: dict[tuple[Application, Shape], tuple[tuple[int, ...], float]] = {}
+            for held in self._known.victims(branch.leaf).get(rank, {}).values():
+                for allocation in held:
+                    app = allocation.app
+                    if app is None or not self._is_victim(allocation, branch):
+                        continue
+                    shape = allocation.demand.shape
+                    seen = alike.get((app, shape))
+                    if seen is None:
+                        gains = _gains(allocation, (), ledgers) if branch.allows(shape.items) else ()
+                        alike[app, shape] = seen = (gains, -relief_of(gains, needs) if gains else 0.0)
+                    if seen[1]:
+                        yield (seen[1], *age_of(allocation), allocation, branch, seen[0])
 
     def _cost(self, node: Node, victims: list[Entry]) -> tuple[Any, ...]:
         return (
@@ -318,6 +381,22 @@ class _Search:
             -min(entry.allocation.allocated_ns for entry in victims),
             node.node_id,
         )
+
+
+_Kind = tuple[Shape, Branch, Application | None]
+
+
+class _Pool(NamedTuple):
+    """Who may give what an ask needs on one node, in order.
+
+    :ivar numbers: the types that are needed; ``needs``: how much of each.
+    :ivar least: no class below it suffices.
+    """
+
+    entries: list[Entry]
+    numbers: list[int]
+    needs: list[int]
+    least: Class
 
 
 class _Best:
@@ -338,6 +417,10 @@ class _Best:
     def enough(self, budget: Budget) -> bool:
         """Whether to look no further."""
         return self._compared >= NODES_COMPARED_MAX or budget.steps < 0
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    return entry.order
 
 
 def _limits_over(ask: Ask, looked_up: Known) -> dict[tuple[Ledger, int], int]:
@@ -377,8 +460,7 @@ def _required_node_order(entry: Entry, node: Node) -> tuple[Any, ...]:
         priority,
         -allocation.allocated_ns,
         size,
-        allocation.app_id,
-        allocation.unique_key,
+        *age_of(allocation),
     )
 
 

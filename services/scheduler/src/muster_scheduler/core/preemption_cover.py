@@ -8,7 +8,9 @@ nothing that the rest could do without.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 from muster_scheduler.core.objects import Allocation, PreemptionRule, Queue
 from muster_scheduler.core.resources import Shape
@@ -65,24 +67,34 @@ class Branch:
         return True
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
     """An allocation that may be a victim.
 
     :ivar gains: what each need would be lowered by.
-    :ivar relief: how much of the needs it covers, in parts of them, the whole of each being 1.
+    :ivar order: its place: class, then what helps most, then the youngest.
     """
 
-    allocation: Allocation
-    branch: Branch
-    rank: Class
-    gains: tuple[int, ...]
-    relief: float = 0.0
+    __slots__ = ("allocation", "branch", "gains", "order", "rank")
 
-    def order(self) -> tuple[object, ...]:
-        """Its place: class, then what helps most, then the youngest; names break ties."""
-        allocation = self.allocation
-        return (self.rank, -self.relief, -allocation.allocated_ns, allocation.app_id, allocation.unique_key)
+    def __init__(
+        self, allocation: Allocation, branch: Branch, rank: Class, gains: tuple[int, ...], relief: float
+    ) -> None:
+        self.allocation = allocation
+        self.branch = branch
+        self.rank = rank
+        self.gains = gains
+        self.order: tuple[Any, ...] = (rank, -relief, *age_of(allocation))
+
+    def moved(self, gains: tuple[int, ...]) -> Entry:
+        """The same among more needs, to which it gives nothing."""
+        entry = copy(self)
+        entry.gains = gains
+        return entry
+
+
+def age_of(allocation: Allocation) -> tuple[int, int, int]:
+    """The younger the less: when it was made, then when it was asked for. No two have the same."""
+    return (-allocation.allocated_ns, -allocation.demand.submission, -allocation.ordinal)
 
 
 @dataclass(slots=True)
@@ -117,13 +129,24 @@ def cover(entries: list[Entry], numbers: list[int], needs: list[int], budget: Bu
     :param entries: in the order in which they are to be chosen.
     :param steps_max: after so many steps it gives up, as when the budget runs out.
     """
-    if not _could_cover(entries, numbers, needs):
+    if not could_cover(entries, numbers, needs):
         return []
     chosen = _choose(entries, needs, Budget(min(steps_max, max(budget.steps, 0))), budget)
     return _trim(chosen, needs)
 
 
-def _could_cover(entries: list[Entry], numbers: list[int], needs: list[int]) -> bool:
+def least_rank(entries: list[Entry], needs: list[int]) -> Class | None:
+    """The class up to which entries are needed at least, guards apart; None: all of them are not enough."""
+    left = list(needs)
+    for entry in entries:
+        for place, gain in enumerate(entry.gains):
+            left[place] -= gain
+        if max(left) <= 0:
+            return entry.rank
+    return None
+
+
+def could_cover(entries: list[Entry], numbers: list[int], needs: list[int]) -> bool:
     """Whether all of them together would do, guards counted leaf by leaf: quick, and wrong on the safe side only."""
     by_branch: dict[Branch, list[int]] = {}
     for entry in entries:

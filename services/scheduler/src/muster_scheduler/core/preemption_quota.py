@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster_scheduler.core.objects import Allocation, Queue
+from muster_scheduler.core.preemption_cover import age_of
 from muster_scheduler.core.preemption_victims import may_go
 
 HOUR_NS = 3600 * 1_000_000_000
@@ -120,7 +121,5 @@ def _order(allocation: Allocation, leaf: Queue, left: Amount) -> tuple[Any, ...]
         demand.priority,
         -(allocation.allocated_ns // HOUR_NS),
         share,
-        -allocation.allocated_ns,
-        allocation.app_id,
-        allocation.unique_key,
+        *age_of(allocation),
     )

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from muster_scheduler.core.objects import Allocation, Application, Ask, Ledger, Node, PreemptionRule, Queue
-from muster_scheduler.core.preemption_cover import Branch, Class, Guard, rank_of
+from muster_scheduler.core.preemption_cover import Branch, Class, Guard, Items, rank_of
 from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.reasons import PreemptionNo
-from muster_scheduler.core.resources import Shape
+from muster_scheduler.core.resources import Shape, add
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
@@ -63,16 +63,18 @@ class Underway:
         self.going: dict[str, list[Allocation]] = {}
         self._moves: dict[Ledger, dict[int, int]] = {}
         for allocation in _told_to_go(partition.root):
-            why, app = allocation.preempted, allocation.app
-            assert why is not None
-            assert app is not None
-            self.going.setdefault(allocation.node_id, []).append(allocation)
-            self._move(app, allocation.shape, -1)
-            asking = partition.apps.get(why.app_id)
-            ask = asking.asks.get(why.key) if asking is not None else None
-            if ask is not None and ask.preempts and ask not in self.asks:
-                self.asks[ask] = None
-                self._move(ask.app, ask.shape, 1)
+            why = allocation.preempted
+            asking = partition.apps.get(why.app_id) if why is not None else None
+            self.take(allocation, asking.asks.get(why.key) if why is not None and asking is not None else None)
+
+    def take(self, allocation: Allocation, ask: Ask | None) -> None:
+        """One more that was told to go, and the ask for which it was, if that still waits."""
+        assert allocation.app is not None, f"{allocation} is foreign"
+        self.going.setdefault(allocation.node_id, []).append(allocation)
+        self._move(allocation.app, allocation.shape, -1)
+        if ask is not None and ask.preempts and ask not in self.asks:
+            self.asks[ask] = None
+            self._move(ask.app, ask.shape, 1)
 
     def _move(self, app: Application, shape: Shape, sign: int) -> None:
         for ledger in app.ledgers:
@@ -121,6 +123,7 @@ class Known:
     """What was looked up in one state of a partition: for the next ask that looks while nothing changed.
 
     :ivar noes: what asks that are alike were told.
+    :ivar underway: earlier preemptions.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -128,11 +131,12 @@ class Known:
         self._opted_out = partition.config.preemption.opted_out_last
         self._leaves: dict[Queue, ByClass] = {}
         self._nodes: dict[tuple[Queue, Class], list[str]] = {}
+        self._sums: dict[Node, list[tuple[Class, list[int]]]] = {}
         self.underway = Underway(partition)
         self.noes: dict[tuple[object, ...], PreemptionNo] = {}
 
     def victims(self, leaf: Queue) -> ByClass:
-        """The leaf's allocations that may go, by class and node."""
+        """The leaf's allocations that might go, by class and node; some were perhaps told to since (`may_go`)."""
         found = self._leaves.get(leaf)
         if found is None:
             self._leaves[leaf] = found = {}
@@ -150,6 +154,39 @@ class Known:
             self._nodes[leaf, rank] = found = sorted(self.victims(leaf).get(rank, ()))
         return found
 
+    def least(self, node: Node, short: list[tuple[int, int]]) -> Class | None:
+        """The class up to which everything on the node must go at least, to make the room that is short there.
+
+        Whose it is does not count here; None: all of it is not enough.
+        """
+        if any(node.allocated[number] < need for number, need in short):
+            return None
+        sums = self._sums.get(node)
+        if sums is None:
+            self._sums[node] = sums = _sums_of(node)
+        for rank, together in sums:
+            for number, need in short:
+                if together[number] < need:
+                    break
+            else:
+                return rank
+        return None
+
+
+def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
+    """By class, what the node's allocations of this class and the lower ones hold together."""
+    by_class: dict[Class, list[Items]] = {}
+    for held in node.allocations.values():
+        if may_go(held):
+            by_class.setdefault(rank_of(held), []).append(held.demand.shape.items)
+    together = [0] * len(node.available)
+    sums = []
+    for rank in sorted(by_class):
+        for items in by_class[rank]:
+            add(together, items)
+        sums.append((rank, list(together)))
+    return sums
+
 
 _KNOWN: WeakKeyDictionary[Partition, Known] = WeakKeyDictionary()
 
@@ -160,6 +197,16 @@ def known(partition: Partition) -> Known:
     if found is None or found.version != partition.version:
         _KNOWN[partition] = found = Known(partition)
     return found
+
+
+def go_on(partition: Partition, version: int, ask: Ask, told: list[Allocation]) -> None:
+    """What is known stays known, but that these were told to go for the ask: nothing else changed since the version."""
+    found = _KNOWN.get(partition)
+    if found is not None and found.version == version:
+        found.version = partition.version
+        found.noes.clear()
+        for allocation in told:
+            found.underway.take(allocation, ask)
 
 
 # ---- by guarantee --------------------------------------------------------------------------------------------------

@@ -1,0 +1,133 @@
+"""The laws of preemption (docs/preemption.md), on random clusters with seeds that reproduce them.
+
+A longer run: ``MUSTER_SIMULATION_SEEDS=20000 pytest tests/simulation/test_preemption_properties.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from muster_scheduler.core import invariants, preemption
+from muster_scheduler.core.commands import UpdateAllocations
+from muster_scheduler.core.objects import Allocation, Ask, PreemptionRule
+from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.preemption import Plan
+from muster_scheduler.core.reasons import PreemptionNo
+from preempting import Arena, Laws, item, random_arena
+
+RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "600")), 600)
+PER_TEST = 50
+BATCHES = pytest.mark.parametrize("first", range(0, RUNS, PER_TEST), ids=lambda first: f"seeds-{first}")
+
+
+def _waiting(arena: Arena) -> list[Ask]:
+    return [ask for app in arena.partition.apps.values() for ask in app.asks.values() if not ask.preempts]
+
+
+def _check(arena: Arena, ask: Ask, found: Plan | PreemptionNo) -> None:
+    """A plan keeps the laws; without one, a look at all sets of victims finds no lawful one either."""
+    laws = Laws(arena, ask)
+    if isinstance(found, PreemptionNo):
+        lawful = next(laws.lawful_sets(), None)
+        assert lawful is None or found is PreemptionNo.NOT_NEEDED, f"{ask}: {found}, but {lawful}"
+    else:
+        laws.check(
+            found.node,
+            [victim.allocation for victim in found.victims],
+            [victim.why.rule for victim in found.victims],
+        )
+
+
+@BATCHES
+def test_a_search_finds_a_lawful_set_if_and_only_if_there_is_one(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        dice = random.Random(seed)
+        arena = random_arena(dice, allocations=dice.randint(4, 10))
+        if dice.random() < 0.4:
+            arena.wait(3)  # some get a node to themselves
+        for ask in _waiting(arena):
+            found = preemption.search(arena.partition, ask, arena.now_ns)
+            _check(arena, ask, found)
+            # The next ones look at a cluster in which some were told to go and have not gone yet.
+            if isinstance(found, Plan) and dice.random() < 0.6:
+                arena.partition.claims.carry_out(found, ask, Outcome(), arena.now_ns)
+                invariants.check(arena.core)
+
+
+@BATCHES
+def test_what_was_preempted_is_not_taken_back(first: int) -> None:
+    """A and B do not preempt each other in turn."""
+    for seed in range(first, first + PER_TEST):
+        dice = random.Random(f"cycle-{seed}")
+        arena = random_arena(dice, allocations=dice.randint(4, 10))
+        for ask in _waiting(arena):
+            found = preemption.search(arena.partition, ask, arena.now_ns)
+            if isinstance(found, Plan):
+                _take_back(arena, ask, found)
+                break
+
+
+def _take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
+    assert plan.node is not None
+    for other in _waiting(arena):
+        if other is not ask:
+            arena.release(other.app.app_id, other.key)
+    # 1. The victims go, the ask comes, on its node.
+    out = Outcome()
+    arena.partition.claims.carry_out(plan, ask, out, arena.now_ns)
+    arena.confirm(out)
+    placed = ask.app.allocations[ask.key]
+    assert placed.node_id == plan.node.node_id
+    for victim in plan.victims:
+        assert victim.allocation.gone
+    # 2. All victims are asked for again, and may preempt: some may, but nobody takes from whom they made room for.
+    for victim in plan.victims:
+        _ask_again(arena, victim.allocation)
+    for again in _waiting(arena):
+        found = preemption.search(arena.partition, again, arena.now_ns)
+        _check(arena, again, found)
+        if isinstance(found, Plan):
+            assert placed not in [victim.allocation for victim in found.victims], f"{again} takes {placed} back"
+
+
+def _ask_again(arena: Arena, gone: Allocation) -> None:
+    quantities = {arena.partition.types.names[number]: value for number, value in gone.shape.items}
+    arena.want(gone.app_id, f"{gone.key}-again", priority=gone.priority, **quantities)
+
+
+@BATCHES
+def test_victims_of_a_required_node_make_room_there_and_none_is_needless(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        dice = random.Random(f"daemon-{seed}")
+        arena = random_arena(dice, allocations=dice.randint(4, 10))
+        node = dice.choice(list(arena.partition.nodes.values()))
+        app_id = dice.choice(list(arena.partition.apps))
+        kinds = {kind: dice.randint(1, 4) for kind in ("vcore", "memory")}
+        wanted = item(app_id, "daemon", priority=dice.randint(0, 3), required_node=node.node_id, **kinds)
+        arena.core.apply(UpdateAllocations([wanted]), arena.now_ns)  # and no cycle, which would preempt at once
+        ask = arena.the_ask(app_id, "daemon")
+        if dice.random() < 0.5:
+            arena.partition.reserve(ask, node, Outcome(), arena.now_ns)
+        laws = Laws(arena, ask)
+        able = [held for held in node.allocations.values() if _may_go_for(ask, held, arena)]
+        found = preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
+        if laws.over():
+            assert found is PreemptionNo.LIMIT  # room on the node would not help it
+            continue
+        if isinstance(found, PreemptionNo):
+            assert not laws.helps(node, able) or found is PreemptionNo.NOT_NEEDED, f"{ask}: {found}"
+            continue
+        victims = [victim.allocation for victim in found.victims]
+        assert all(held in able for held in victims)
+        assert laws.helps(node, victims)
+        for held in victims:
+            assert not laws.helps(node, [other for other in victims if other is not held]), f"{held} is needless"
+        assert {victim.why.rule for victim in found.victims} == {PreemptionRule.REQUIRED_NODE}
+
+
+def _may_go_for(ask: Ask, held: Allocation, arena: Arena) -> bool:
+    opted_out = not held.allow_preempt_self and not arena.partition.config.preemption.opted_out_last
+    told = held.preempted is not None or held.timed_out
+    return not (told or opted_out or held.demand.required_node) and held.priority <= ask.priority

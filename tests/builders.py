@@ -147,6 +147,7 @@ def snapshot(core: SchedulerCore) -> dict[str, object]:
                 )
                 for a in part.apps.values()
             },
+            "rejected": {a.app_id: (a.rejected_message, a.deadline_ns) for a in part.rejected.values()},
             "foreign": {k: _allocation(v) for k, v in part.foreign.items()},
             "types": part.types.names,
         }

@@ -301,17 +301,16 @@ def test_percent() -> None:
     assert dao.percent(used, {"a": 3, "b": 0, "d": 4, "e": 1}) == {"a": 33, "b": 100, "d": 0, "e": dao.INT32_MAX}
 
 
-def test_which_applications_are_active_completed_or_rejected() -> None:
+def test_which_applications_are_active_or_completed() -> None:
     cluster = Cluster(LEAVES)
     cluster.app("x", "root.a")
     app = cluster.application("x")
     seen = {}
     for state in AppState:
         app.state = state
-        seen[state.value] = (dao.is_active(app), dao.is_completed(app), dao.is_rejected(app))
+        seen[state.value] = (dao.is_active(app), dao.is_completed(app))
     app.state = AppState.NEW
-    assert {name for name, (active, _, _) in seen.items() if active} == {
+    assert {name for name, (active, _) in seen.items() if active} == {
         "New", "Accepted", "Running", "Completing", "Failing", "Resuming",
     }  # fmt: skip
-    assert {name for name, (_, completed, _) in seen.items() if completed} == {"Completed", "Failed", "Expired"}
-    assert {name for name, (_, _, rejected) in seen.items() if rejected} == {"Rejected"}
+    assert {name for name, (_, completed) in seen.items() if completed} == {"Completed", "Failed", "Expired"}

@@ -27,6 +27,7 @@ _KIND_ORDER = (
     state_codec.QUEUE,
     state_codec.NODE,
     state_codec.APP,
+    state_codec.REJECTED,
     state_codec.ASK,
     state_codec.ALLOC,
     state_codec.WHY,
@@ -165,7 +166,7 @@ class StateFolder:
                 return sorted(records)
             case state_codec.NODE:
                 return sorted(records, key=lambda record: state_pb2.NodeObject.FromString(record[1]).submission)
-            case state_codec.APP:
+            case state_codec.APP | state_codec.REJECTED:
                 return sorted(records, key=lambda record: state_pb2.ApplicationObject.FromString(record[1]).submission)
             case state_codec.ASK:
                 return sorted(records, key=lambda record: state_pb2.AskObject.FromString(record[1]).demand.submission)

@@ -27,7 +27,7 @@ from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, QueueState
 
 RM, REGISTRATION = "rm", "reg"
-NODE, QUEUE, APP, ASK, ALLOC, WHY = "node", "queue", "app", "ask", "alloc", "why"
+NODE, QUEUE, APP, REJECTED, ASK, ALLOC, WHY = "node", "queue", "app", "rejected", "ask", "alloc", "why"
 
 
 def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
@@ -41,7 +41,9 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
             special = (what.user, what.user_group, what.required_node)
             return state_key(rm_id, WHY, partition, what.leaf.path, what.shape.name, *(special if any(special) else ()))
         case Application():
-            return state_key(rm_id, APP, partition, what.app_id)
+            # (One that was not let in may have the id of one that was.)
+            kind = REJECTED if what.state is AppState.REJECTED else APP
+            return state_key(rm_id, kind, partition, what.app_id)
         case Node():
             return state_key(rm_id, NODE, partition, what.node_id)
         case Queue():
@@ -74,7 +76,7 @@ def fold_value(partition: Partition, kind: str, value: bytes) -> None:
             _fold_ask(partition, pb.AskObject.FromString(value))
         case "why":
             _fold_reason(partition, pb.ReasonObject.FromString(value))
-        case "app":
+        case "app" | "rejected":
             _fold_application(partition, pb.ApplicationObject.FromString(value))
         case "node":
             _fold_node(partition, pb.NodeObject.FromString(value))
@@ -93,6 +95,8 @@ def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> N
             fold.drop_reason(partition, *parts)
         case "app":
             fold.drop_application(partition, parts[0])
+        case "rejected":
+            fold.drop_rejected(partition, parts[0])
         case "node":
             fold.drop_node(partition, parts[0])
         case "queue":

@@ -141,6 +141,8 @@ def drop_node(partition: Partition, node_id: str) -> None:
 
 def fold_application(partition: Partition, folded: FoldedApplication) -> Application:
     """Takes a recorded application."""
+    if folded.state is AppState.REJECTED:
+        return _fold_rejected(partition, folded)
     app = partition.apps.get(folded.app_id)
     if app is None or app.submission != folded.submission:
         if app is not None:
@@ -177,6 +179,24 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
             partition.deadlines.append((folded.deadline_ns, app))
     app.published = True
     return app
+
+
+def _fold_rejected(partition: Partition, folded: FoldedApplication) -> Application:
+    app = Application(partition.types, folded.app_id, partition.root, folded.submission, folded.submitted_ns)
+    partition.types.release(app.allocated, app.pending)
+    app.requested_queue, app.user, app.groups_of_user = folded.requested_queue, folded.user, folded.groups
+    app.tags, app.rejected_message, app.state = folded.tags, folded.rejected_message, folded.state
+    app.story, app.finished_ns, app.deadline_ns = folded.story, folded.finished_ns, folded.deadline_ns
+    app.published = True
+    partition.rejected.pop(app.app_id, None)
+    partition.rejected[app.app_id] = app
+    partition.deadlines.append((app.deadline_ns, app))
+    return app
+
+
+def drop_rejected(partition: Partition, app_id: str) -> None:
+    """Takes a rejected application's tombstone."""
+    partition.rejected.pop(app_id, None)
 
 
 def drop_application(partition: Partition, app_id: str) -> None:

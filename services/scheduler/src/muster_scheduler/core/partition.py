@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from muster_scheduler.core import ordering, properties, usage
 from muster_scheduler.core.claims import Claims
-from muster_scheduler.core.commands import AskItem, Termination
+from muster_scheduler.core.commands import AppItem, AskItem, Termination
 from muster_scheduler.core.config import RECOVERY_QUEUE, NodeSortPolicy, PartitionConfig, QueueConfig, types_named
 from muster_scheduler.core.cycle import Cycle
 from muster_scheduler.core.figures import NodeFigures
@@ -68,6 +68,9 @@ _APP_DETAILS = {
 REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 # States that an application remembers: one that runs and idles by turns for months must not grow with each turn.
 STORY_MAX = 64
+# Of rejected applications kept: an RM that is refused again and again must not fill the memory.
+REJECTED_MAX = 1000
+_REJECTED_TEXT_MAX, _REJECTED_GROUPS_MAX = 256, 16
 # What a deadline can be of.
 Timed = Application | Queue | Waitlist | Allocation | Ask | Claims
 
@@ -77,6 +80,7 @@ class Partition:
 
     :ivar searching: False while states are folded, and always in a follower: no order of nodes is kept then.
     :ivar apps: by id; finished ones stay until they expire, under ``<id>-<seconds>`` once their id is used again.
+    :ivar rejected: by id, the latest that were not let in, oldest first.
     :ivar foreign: by key: what others hold of the nodes.
     :ivar capacity: sum over all nodes, draining ones too.
     :ivar waiting: who is ready, parked or to be woken.
@@ -99,6 +103,7 @@ class Partition:
         self.nodes: dict[str, Node] = {}
         self.index = NodeIndex()
         self.apps: dict[str, Application] = {}
+        self.rejected: dict[str, Application] = {}
         self.queues: dict[str, Queue] = {}
         self.foreign: dict[str, Allocation] = {}
         self.capacity = self.types.vector()
@@ -507,7 +512,9 @@ class Partition:
     def expire(self, app: Application, out: Outcome, now_ns: int) -> None:
         """The deadline of the application's state has come."""
         app.deadline_ns = 0
-        if app.state is AppState.COMPLETING:
+        if app.state is AppState.REJECTED:
+            self.forget_rejected(app, out)
+        elif app.state is AppState.COMPLETING:
             self.change_state(app, AppEvent.COMPLETE, out, now_ns)
         elif app.state is AppState.RUNNING:
             over = f"the application's execution time-out of {app.execution_timeout_ms} ms is over"
@@ -587,6 +594,35 @@ class Partition:
                 self.time_out(what, over, out, now_ns)
             case Ask():
                 self.claims.reservation_timed_out(what, out, now_ns)
+
+    # ---- applications that were not let in -------------------------------------------------------------------------
+
+    def keep_rejected(self, item: AppItem, reason: str, submission: int, out: Outcome, now_ns: int) -> None:
+        """Remembers an application that was refused, for those who look for it; the same id again replaces it."""
+        app = Application(self.types, item.app_id, self.root, submission, now_ns)
+        self.types.release(app.allocated, app.pending)
+        # As much as tells which one it was: what is refused may be refused for its size.
+        app.requested_queue, app.user = item.queue[:_REJECTED_TEXT_MAX], item.user[:_REJECTED_TEXT_MAX]
+        app.groups_of_user = tuple(group[:_REJECTED_TEXT_MAX] for group in item.groups[:_REJECTED_GROUPS_MAX])
+        app.rejected_message = reason
+        app.story = [(now_ns, AppState.NEW)]
+        app.state = next_app_state(f"application {app.app_id}", app.state, AppEvent.REJECT, tuple(app.story))
+        app.story.append((now_ns, app.state))
+        app.finished_ns = now_ns
+        self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
+        old = self.rejected.pop(app.app_id, None)
+        if old is not None:
+            app.published, old.published, old.gone = old.published, False, True
+        self.rejected[app.app_id] = app
+        out.touch(app, self.name)
+        while len(self.rejected) > REJECTED_MAX:
+            self.forget_rejected(next(iter(self.rejected.values())), out)
+
+    def forget_rejected(self, app: Application, out: Outcome) -> None:
+        """Nobody looks for it any more."""
+        del self.rejected[app.app_id]
+        app.gone = True
+        out.touch(app, self.name)
 
     # ---- asks ------------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,8 @@ def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
     for app in list(partition.apps.values()):
         partition.forget_application(app)
         out.touch(app, partition.name)
+    for app in list(partition.rejected.values()):
+        partition.forget_rejected(app, out)
     for queue in reversed(list(partition.queues.values())):
         if queue.parent is not None:
             partition.drop_queue(queue, out, now_ns)

@@ -315,6 +315,9 @@ class SchedulerCore:
     def _add_application(self, item: AppItem, out: Outcome, now_ns: int) -> None:
         reason = self._place_application(item, out, now_ns)
         if reason:
+            partition = self.partitions.get(partition_name(item.partition))
+            if partition is not None:
+                partition.keep_rejected(item, reason, self._submission(), out, now_ns)
             out.facts.append(RejectedApplication(item.app_id, reason))
             out.events.append(
                 Event(EventType.APP, Change.REMOVE, Detail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns)

@@ -358,6 +358,7 @@ def _published(core: SchedulerCore) -> list[tuple[str, Primary]]:
         name = partition.name
         queues: list[Queue] = list(partition.queues.values())
         found.extend((name, foreign) for foreign in partition.foreign.values())
+        found.extend((name, rejected) for rejected in partition.rejected.values())
         for app in partition.apps.values():
             found.extend((name, allocation) for allocation in app.allocations.values())
             found.extend((name, ask) for ask in app.asks.values())

@@ -446,7 +446,7 @@ def application_head(partition: Partition, app: Application) -> ApplicationHeadD
         used_resource=partition.types.quantities(app.allocated),
         pending_resource=partition.types.quantities(app.pending),
         partition=partition.name,
-        queue_name=app.queue.path,
+        queue_name=app.requested_queue if app.state is AppState.REJECTED else app.queue.path,
         submission_time=app.submitted_ns,
         finished_time=app.finished_ns,
     )
@@ -462,7 +462,7 @@ def application_tail(app: Application) -> ApplicationTailDao:
         state_log=[StateDao(time=at_ns, application_state=str(state)) for at_ns, state in app.story],
         max_request_priority=max_priority(app),
         start_time=app.started_ns // 1_000_000 if app.started_ns else NEVER_MS,
-        resource_history={},
+        resource_history=app.usage,
     )
 
 
@@ -474,11 +474,6 @@ def max_priority(app: Application) -> int:
 def is_active(app: Application) -> bool:
     """Whether the application is in its queue still."""
     return app.state not in APP_TERMINAL
-
-
-def is_rejected(app: Application) -> bool:
-    """Whether it was turned away."""
-    return app.state is AppState.REJECTED
 
 
 def is_completed(app: Application) -> bool:

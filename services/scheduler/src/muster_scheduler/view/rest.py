@@ -341,7 +341,7 @@ class ViewRest:
             case "completed":
                 found = [app for app in partition.apps.values() if dao.is_completed(app)]
             case "rejected":
-                found = [app for app in partition.apps.values() if dao.is_rejected(app)]
+                found = list(partition.rejected.values())
             case _:
                 raise RequestRefused(
                     400,

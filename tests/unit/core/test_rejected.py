@@ -1,4 +1,4 @@
-"""Applications that were not let in: remembered under their id for a while, beside one that was (core-features §2.8)."""
+"""Applications that were not let in: remembered for a while, beside one of the same id that was (§2.8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application has used: whole seconds of what ended, by kind, instance and resource type (core-features §2.4)."""
+"""What an application has used: whole seconds of what ended, by kind, instance type and resource (§2.4)."""
 
 from __future__ import annotations
 

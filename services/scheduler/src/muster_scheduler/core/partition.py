@@ -644,7 +644,10 @@ class Partition:
         if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
             return  # behind others of its group, which are tried first
         if group.parked_key is not None:
-            self.waiting.parked[group] = None
+            if group.head() is ask:
+                self.waiting.next_in_line(group)
+            else:
+                self.waiting.parked[group] = None
             return
         waitlist = app.queue.waitlists.get(group.wait_key)
         held = waitlist is not None and waitlist.place is not None and app.waiting_at is None

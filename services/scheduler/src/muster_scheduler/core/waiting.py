@@ -191,9 +191,11 @@ class Waiting:
         self.parked[group] = None
 
     def next_in_line(self, group: AskGroup) -> None:
-        """The first of a parked group's asks went: another one may have waited as long."""
+        """A parked group has perhaps another first ask: another place on its list, and rights of its own."""
         if group.parked_key is not None:
             waitlist = group.app.queue.waitlists[group.wait_key]
+            waitlist.unpark(group)
+            waitlist.park(group, self.wait_key(group))
             waitlist.tried = False
             self.parked[group] = None
 

@@ -1,0 +1,32 @@
+"""Asks that are sent again while they wait: their group and its place follow."""
+
+from __future__ import annotations
+
+from builders import Cluster, ask
+from muster_scheduler.core.commands import UpdateAllocations
+
+
+def _waiting() -> Cluster:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
+    cluster.node("n", vcore=2)
+    cluster.app("x", "root.a")
+    cluster.ask("x", "held", vcore=2)
+    cluster.ask("x", "k1", vcore=1)
+    cluster.ask("x", "k2", vcore=1)
+    return cluster
+
+
+def test_another_preemption_flag_makes_another_group_behind_the_same_wait() -> None:
+    cluster = _waiting()
+    cluster.do(UpdateAllocations([ask("x", "k1", vcore=1)._replace(allow_preempt_other=True)]))
+    cluster.release("x", "held")
+    assert set(cluster.placed("x")) == {"k1", "k2"}
+
+
+def test_an_older_ask_that_comes_later_goes_first() -> None:
+    cluster = _waiting()
+    cluster.do(UpdateAllocations([ask("x", "k0", vcore=1)._replace(tags={"creationTime": "1"})]))
+    cluster.do(UpdateAllocations([ask("x", "k0b", vcore=2)]))
+    cluster.ask("x", "last", vcore=1)
+    cluster.release("x", "held")
+    assert set(cluster.placed("x")) == {"k0", "k1"}

@@ -9,6 +9,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_OUT ?= bench.json
 BENCH_ARGS ?=
+OPENB_ARGS ?=
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
@@ -16,7 +17,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo test test-unit check format bench bench-core figures proto lock compose-test clean
+.PHONY: help install install-dev demo test test-unit check format bench bench-core openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -62,6 +63,9 @@ bench: install-dev ## allocations per second and latency, embedded and on Kafka,
 
 bench-core: install-dev ## the scheduling core alone: a JSON line for each scenario (BENCH_ARGS='--only binpack,5000,50000,100')
 	@$(BIN)/python -m tests.perf.core_bench $(BENCH_ARGS)
+
+openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
+	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)
 
 figures: install-dev ## README's table of figures from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)

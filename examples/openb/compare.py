@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+"""Four node sort policies on the openb trace, with more demand than the cluster has GPUs.
+
+python examples/openb/compare.py [--seeds 10] [--demand 1.3] [--write docs]     (or: make openb)
+
+Tasks of the trace are drawn at random, with replacement, until they ask for 130 % of the cluster's GPUs (the
+"inflation" of Weng et al., USENIX ATC 2023). They arrive one after the other at the scheduler's core, in this process;
+what does not fit when it arrives stays pending, nothing ends, nothing is preempted and no node is kept free. Each
+policy gets the same tasks; figures are means over the seeds. Prints a table; with --write also draws node-policies.svg
+there and puts the table into node-policies.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster_client.trace import CPU, GPU, MEMORY, Trace, TraceTask, read_trace
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_scheduler.core.config import NodeSortPolicy
+from muster_scheduler.core.outcome import NewAllocation
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.queue_yaml import load_queue_config
+
+HERE = Path(__file__).parent
+POLICIES = tuple(NodeSortPolicy)
+#: Of the cluster's GPUs, as arrived demand: where the table looks.
+MARKS = (0.9, 1.0, 1.3)
+STEPS = 130  # points of each curve
+FEW_CORES, LARGE_GPUS = 4, 8
+NOW_NS = 1_700_000_000_000_000_000
+BEGIN, END = "<!-- figures: begin (make openb) -->", "<!-- figures: end -->"
+
+# GPUs count most, as in queues.yaml: else fair and binpacking would not see them at all.
+QUEUES = f"""
+partitions:
+  - name: default
+    nodesortpolicy:
+      type: {{policy}}
+      resourceweights: {{{{{GPU}: 4.0, {CPU}: 1.0, {MEMORY}: 1.0}}}}
+    preemption: {{{{enabled: false}}}}
+    reservation: {{{{enabled: false}}}}
+    queues:
+      - {{{{name: root, submitacl: '*', queues: [{{{{name: openb}}}}]}}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one policy did with one seed's tasks.
+
+    :ivar stranded_gpus: of the unallocated, those on nodes with fewer than :data:`FEW_CORES` free cores.
+    :ivar refused: tasks of :data:`LARGE_GPUS` or more that found no node, of so many that arrived.
+    :ivar curve: GPUs allocated (of the cluster's, 0 to 1) when the arrived demand was 1, 2, … steps.
+    """
+
+    arrived: int
+    placed: int
+    unallocated_gpus: float
+    stranded_gpus: float
+    refused: tuple[int, int]
+    curve: tuple[float, ...]
+    seconds: float
+
+    def at(self, demand: float, most: float) -> float:
+        """Allocated when so much had arrived."""
+        return self.curve[round(demand / most * len(self.curve)) - 1]
+
+
+def inflated(trace: Trace, demand: float, seed: int) -> Iterator[TraceTask]:
+    """Tasks at random until they ask for ``demand`` times the cluster's GPUs."""
+    chance = random.Random(seed)
+    wanted = demand * trace.capacity()[GPU]
+    asked = 0
+    while asked < wanted:
+        task = chance.choice(trace.tasks)
+        asked += task.resources.get(GPU, 0)
+        yield task
+
+
+def cluster(trace: Trace, policy: NodeSortPolicy) -> SchedulerCore:
+    """A core with the trace's nodes and one application."""
+    config, problems = load_queue_config(QUEUES.format(policy=policy.value))
+    assert config is not None, problems
+    core = SchedulerCore(config)
+    nodes = tuple(NodeItem(node.name, NodeAction.CREATE, capacity=node.resources) for node in trace.nodes)
+    core.apply(UpdateNodes(nodes), NOW_NS)
+    core.apply(UpdateApplications((AppItem("openb", "root.openb", "default", "openb", ("openb",)),)), NOW_NS)
+    return core
+
+
+def run(trace: Trace, policy: NodeSortPolicy, demand: float, seed: int) -> Run:
+    """One policy, one seed."""
+    core = cluster(trace, policy)
+    gpus = trace.capacity()[GPU]
+    arrived = placed = asked = held = large = refused = 0
+    curve: list[float] = []
+    begun = time.perf_counter()
+    for number, task in enumerate(inflated(trace, demand, seed)):
+        ask = AskItem(f"{task.name}-{number}", "openb", "default", task.resources)
+        core.apply(UpdateAllocations([ask]), NOW_NS)
+        facts = core.cycle(NOW_NS, 1).facts
+        gpu = task.resources.get(GPU, 0)
+        arrived += 1
+        asked += gpu
+        if any(isinstance(fact, NewAllocation) for fact in facts):
+            placed += 1
+            held += gpu
+        elif gpu >= LARGE_GPUS * 1000:
+            refused += 1
+        large += gpu >= LARGE_GPUS * 1000
+        curve += [held / gpus] * (int(asked / gpus / demand * STEPS) - len(curve))
+    seconds = time.perf_counter() - begun
+    return Run(arrived, placed, (gpus - held) / 1000, stranded(core), (refused, large), tuple(curve[:STEPS]), seconds)
+
+
+def stranded(core: SchedulerCore) -> float:
+    """Free GPUs that have next to no cores beside them."""
+    (partition,) = core.partitions.values()
+    cpu, gpu = partition.types.number(CPU), partition.types.number(GPU)
+    free = [node.available[gpu] for node in partition.nodes.values() if node.available[cpu] < FEW_CORES * 1000]
+    return sum(free) / 1000
+
+
+# ---- table and plot --------------------------------------------------------------------------------------------------
+
+
+def table(results: dict[NodeSortPolicy, list[Run]], demand: float) -> list[list[str]]:
+    """Headings, then a line for each policy."""
+    marks = [mark for mark in MARKS if mark <= demand]
+    rows = [
+        [
+            "policy",
+            "placed tasks",
+            f"refused tasks of {LARGE_GPUS} GPUs",
+            "unallocated GPUs",
+            f"beside < {FEW_CORES} free cores",
+            *(f"allocated at {mark:.0%}" for mark in marks),
+        ]
+    ]
+    for policy, runs in results.items():
+        free = [each.unallocated_gpus for each in runs]
+        refused, large = (sum(column) for column in zip(*(each.refused for each in runs), strict=True))
+        rows.append(
+            [
+                policy.value,
+                f"{statistics.mean(each.placed for each in runs):,.0f}",
+                f"{refused / max(large, 1):.0%}",
+                f"{statistics.mean(free):,.0f} ± {statistics.pstdev(free):,.0f}",
+                f"{statistics.mean(each.stranded_gpus for each in runs):,.0f}",
+                *(f"{statistics.mean(each.at(mark, demand) for each in runs):.2%}" for mark in marks),
+            ]
+        )
+    return rows
+
+
+def markdown(rows: list[list[str]], runs: list[Run]) -> str:
+    """The table for the document."""
+    arrived = statistics.mean(each.arrived for each in runs)
+    lines = [" | ".join(row) for row in rows]
+    lines.insert(1, " | ".join(["---"] + ["---:"] * (len(rows[0]) - 1)))
+    note = (
+        f"Means over {len(runs)} seeds (± standard deviation); of {arrived:,.0f} tasks; percentages of demand, of GPUs."
+    )
+    return "\n".join([*(f"| {line} |" for line in lines), "", note, ""])
+
+
+def write(directory: Path, results: dict[NodeSortPolicy, list[Run]], demand: float) -> None:
+    """Puts the table into node-policies.md and the plot beside it."""
+    document = directory / "node-policies.md"
+    text = document.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    figures = markdown(table(results, demand), next(iter(results.values())))
+    document.write_text(f"{before}{BEGIN}\n\n{figures}\n{END}{after}", encoding="utf-8")
+    curves = {
+        policy.value: [statistics.mean(column) for column in zip(*(each.curve for each in runs), strict=True)]
+        for policy, runs in results.items()
+    }
+    (directory / "node-policies.svg").write_text(plot(curves, demand), encoding="utf-8")
+
+
+# The part of the plane that shows a difference; pixels.
+X_FROM, Y_FROM, Y_TO = 0.80, 0.78, 1.00
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 440, 62, 118, 44, 52
+FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#333"'
+TITLE = "GPUs allocated over arrived demand (openb trace, in % of the cluster's GPUs)"
+# Told apart without colour too: by dashes, and by the name at each line's end.
+STYLES = {"fair": ("#b3541e", "7 4"), "binpacking": ("#2a6f97", "2 3"), "dotproduct": ("#6a4c93", "10 3 2 3")}
+MOST = ("#1b7837", "")
+
+
+def plot(curves: dict[str, list[float]], demand: float) -> str:
+    """GPUs allocated over arrived demand, as SVG."""
+
+    def across(share: float) -> float:
+        return LEFT + (share - X_FROM) / (demand - X_FROM) * (WIDTH - LEFT - RIGHT)
+
+    def down(share: float) -> float:
+        return TOP + (Y_TO - share) / (Y_TO - Y_FROM) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" {FONT}>',
+        "<title>GPUs allocated over arrived demand, by node sort policy</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="24" font-size="15">{TITLE}</text>',
+    ]
+    for percent in range(round(100 * Y_FROM) + 2, 101, 5):
+        y = down(percent / 100)
+        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{percent}</text>')
+    for percent in range(round(100 * X_FROM), round(100 * demand) + 1, 10):
+        x = across(percent / 100)
+        parts.append(f'<path d="M{x:.1f} {HEIGHT - BOTTOM}v5" stroke="#333"/>')
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{percent}</text>')
+    parts.append(f'<path d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#333"/>')
+    parts.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">arrived demand, %</text>'
+    )
+    parts.append(
+        f'<path d="M{across(X_FROM):.1f} {down(X_FROM):.1f}L{across(1):.1f} {down(1):.1f}H{WIDTH - RIGHT}" '
+        'fill="none" stroke="#999" stroke-width="1"/>'
+    )
+    names: list[tuple[float, str, str]] = []
+    for name, curve in curves.items():
+        points = [(demand * step / len(curve), share) for step, share in enumerate(curve, start=1)]
+        shown = [(x, y) for x, y in points if x >= X_FROM and y >= Y_FROM]
+        colour, dashes = STYLES.get(name, MOST)
+        line = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in shown)
+        parts.append(
+            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>'
+        )
+        names.append((down(shown[-1][1]), name, colour))
+    bottom = 0.0
+    for y, name, colour in sorted(names):
+        bottom = max(y, bottom + 16)
+        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{bottom + 4:.1f}" fill="{colour}">{name}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def show(rows: Sequence[Sequence[str]]) -> None:
+    """The table as text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(
+            "  ".join(
+                cell.ljust(width) if place == 0 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+        )
+
+
+def main() -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description="Four node sort policies on the openb trace.")
+    parser.add_argument("--seeds", type=int, default=10, help="how many draws of tasks")
+    parser.add_argument("--demand", type=float, default=1.3, help="demand for GPUs, in parts of the cluster's")
+    parser.add_argument(
+        "--write", type=Path, metavar="DIRECTORY", help="where node-policies.md is: table and plot go there"
+    )
+    options = parser.parse_args()
+    trace = read_trace(HERE)
+    results: dict[NodeSortPolicy, list[Run]] = {policy: [] for policy in POLICIES}
+    for seed, policy in itertools.product(range(1, options.seeds + 1), POLICIES):
+        each = run(trace, policy, options.demand, seed)
+        results[policy].append(each)
+        print(
+            f"seed {seed}, {policy.value}: {each.placed:,} of {each.arrived:,} tasks placed, "
+            f"{each.unallocated_gpus:,.1f} GPUs unallocated, {each.seconds:.1f} s",
+            file=sys.stderr,
+        )
+    show(table(results, options.demand))
+    if options.write is not None:
+        write(options.write, results, options.demand)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

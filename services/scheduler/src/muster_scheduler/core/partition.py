@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster_scheduler.core import ordering, properties, usage
+from muster_scheduler.core import ordering, properties, quota, usage
 from muster_scheduler.core.claims import Claims
 from muster_scheduler.core.commands import AppItem, AskItem, Termination
 from muster_scheduler.core.config import RECOVERY_QUEUE, NodeSortPolicy, PartitionConfig, QueueConfig, types_named
@@ -298,9 +298,6 @@ class Partition:
         """Moves a queue along its table."""
         queue.state = next_queue_state(queue.path, queue.state, event)
 
-    def max_changed(self, queue: Queue, before: Mapping[int, int] | None, now_ns: int) -> None:
-        """A queue's max, or its quota preemption's delay, may be another now (§2.16)."""
-
     def measure_fair_max(self) -> None:
         """Measures every queue's fair max anew, and puts the ready ones in their new order."""
         for queue in self.queues.values():  # parents come before their children
@@ -582,6 +579,8 @@ class Partition:
         """A deadline has come; one that was moved meanwhile is passed over."""
         match what:
             case Queue():
+                if what.quota_ns and what.quota_ns == due_ns:
+                    quota.due(self, what, out, now_ns)
                 self.sweep_queue(what, out, now_ns)
             case Application():
                 if what.deadline_ns == due_ns:
@@ -699,10 +698,7 @@ class Partition:
             return
         del app.groups[group.key]
         if group.parked_key is not None:
-            waitlist = app.queue.waitlists[group.wait_key]
-            waitlist.unpark(group)
-            if not waitlist.groups and waitlist.place is not None:
-                self.waiting.forget_list(waitlist, out)
+            self.waiting.leave_list(group, out)
         else:
             self.waiting.unready(group)
             self.waiting.wake_next(group)
@@ -806,8 +802,15 @@ class Partition:
             self._occupied_event(allocation.node_id, out, now_ns)
             return
         self._tell_gone(allocation, detail, out, now_ns)
-        if completing and allocation.app is not None:
-            self.complete_if_idle(allocation.app, out, now_ns)
+        app = allocation.app
+        if app is None:
+            return
+        for queue in app.queue.ancestry:
+            if queue.quota_ns:
+                quota.usage_changed(self, app.queue, (), out, now_ns)
+                break
+        if completing:
+            self.complete_if_idle(app, out, now_ns)
 
     def _account(self, ended: Allocation, out: Outcome, now_ns: int) -> None:
         app = ended.app
@@ -887,7 +890,9 @@ class Partition:
         """Takes an allocation off the books because the RM changed its size or its node; the new one follows."""
         self._account(allocation, out, now_ns)
         self.unhold(allocation)
-        if not allocation.foreign:
+        if allocation.foreign:
+            self._occupied_event(allocation.node_id, out, now_ns)
+        else:
             self._tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)
 
     def _tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
@@ -910,6 +915,7 @@ class Partition:
         self.waiting.refresh(app.queue)
         self.started(app, out, now_ns)
         self.tell_new(allocation, out, now_ns)
+        quota.usage_changed(self, app.queue, allocation.shape.items, out, now_ns)
 
     def _occupied_event(self, node_id: str, out: Outcome, now_ns: int) -> None:
         node = self.nodes.get(node_id)
@@ -975,6 +981,8 @@ class Partition:
                     self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
         for queue in self.queues.values():
             self.waiting.resume(queue)
+            if queue.quota_ns:
+                self.deadlines.append((queue.quota_ns, queue))
             for waitlist in queue.waitlists.values():
                 waitlist.seen_ns = decided_ns
             going = not queue.managed or queue.state is QueueState.DRAINING

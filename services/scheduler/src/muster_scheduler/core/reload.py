@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from muster_scheduler.core import properties
+from muster_scheduler.core import properties, quota
 from muster_scheduler.core.config import PartitionConfig, QueueConfig, types_named
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
@@ -56,15 +56,20 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
         partition.waiting.suspend(queue, out)
     for app in apps:
         partition.limits.leave(app)
+    delays = {queue: quota.delay_ns(partition, queue) for queue in partition.queues.values()}
     # 2. The rules.
     partition.types.reserve(types_named(config))
     partition.limits.configure(config.root)
     partition.take_policies(config)
+    before = {queue: queue.maximum for queue in partition.queues.values()}
     kept = _update(partition, config.root, partition.root, {}, out, now_ns)
     _drain(partition, kept, out, now_ns)
     # 3. Everybody counts again, and is tried anew.
     for app in apps:
         partition.limits.join(app)
+    for queue, maximum in before.items():
+        if not queue.gone:
+            quota.configured(partition, queue, maximum, delays[queue], out, now_ns)
     partition.version += 1
     partition.capacity_moved = True
     partition.reindex()
@@ -103,7 +108,6 @@ def _update(
     partition.change_queue_state(queue, QueueEvent.START)
     partition.configure_queue(queue, config, inherited)
     partition.limit_events(queue, *before, out, now_ns)
-    partition.max_changed(queue, before[1], now_ns)
     out.touch(queue, partition.name)
     passed_on = properties.inherited(queue.properties)
     for child_config in config.queues:

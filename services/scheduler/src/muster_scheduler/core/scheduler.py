@@ -483,6 +483,8 @@ class SchedulerCore:
         if old is not None:
             allocation.published, old.published = old.published, False  # the same record
             allocation.uuid = item.uuid or old.uuid
+            # What was told to go stays told, whatever the RM reports of it meanwhile.
+            allocation.preempted, allocation.timed_out = old.preempted, old.timed_out
         if app is not None and not allocation.uuid:
             allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
         if app is not None and item.key in app.asks:
@@ -499,7 +501,8 @@ class SchedulerCore:
         app = partition.live_application(item.app_id)
         if app is None:
             return
-        if item.termination is Termination.SCHEDULING_FAILED_ON_RM and not item.ask_only:
+        again = item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING
+        if again and not item.ask_only:
             for allocation in _allocations_of(app, item):
                 self._ask_again(partition, app, allocation, item.message, out, now_ns)
             return
@@ -516,7 +519,7 @@ class SchedulerCore:
         self, partition: Partition, allocation: Allocation, item: ReleaseItem, out: Outcome, now_ns: int
     ) -> None:
         # What the scheduler began (preemption, time-out, replacement) is confirmed by the RM, and not echoed.
-        ours = item.termination in _RELEASE_DETAILS
+        ours = item.termination in _RELEASE_DETAILS or item.termination is Termination.SCHEDULING_FAILED_ON_RM
         partition.release(
             allocation,
             Termination.STOPPED_BY_RM if item.termination is Termination.UNKNOWN else item.termination,

@@ -1,4 +1,4 @@
-"""The node sort policies on a twelfth of the openb cluster, with demand for 130 % of its GPUs; the table and the plot."""
+"""The node sort policies on a twelfth of the openb cluster, with demand for 130 % of its GPUs; its table and plot."""
 
 from __future__ import annotations
 

@@ -34,12 +34,13 @@ class Claims:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._due: dict[Waitlist, None] = {}
+        # Whose turn it is; in it, the groups that had theirs already.
+        self._due: dict[Waitlist, dict[AskGroup, None]] = {}
         self._idle: dict[Waitlist, None] = {}
         self._idle_version = -1
-        self._unreported: dict[AskGroup, None] = {}
+        self._unreported: dict[Waitlist, None] = {}
         # Those of them that a limit held back when it was looked: until something changes.
-        self._limited: dict[AskGroup, None] = {}
+        self._limited: dict[Waitlist, None] = {}
         self.report_ns = 0
         self.gone = False
 
@@ -53,19 +54,23 @@ class Claims:
     def parked(self, now_ns: int) -> None:
         """After a search: those who were parked in it ask for their turn."""
         partition = self._partition
-        parked = partition.waiting.parked
+        parked, partition.waiting.parked = partition.waiting.parked, {}
         lists: dict[Waitlist, None] = {}
         for group in parked:
             waitlist = group.app.queue.waitlists.get(group.wait_key)
-            if group.parked_key is None or waitlist is None or waitlist.place is None:
+            if group.parked_key is None or waitlist is None:
+                continue
+            if waitlist.place is None:  # in flight: the budget ran out
+                partition.waiting.parked[group] = None
                 continue
             lists[waitlist] = None
-            if group.unreported and waitlist.place is partition.waiting.no_node:
-                self._unreported[group] = None
+            if group.unreported:
+                waitlist.unreported[group] = None
             self._ask(waitlist, (*self._rights_of_first(waitlist), *self._rights_of(waitlist, group)), now_ns)
-        parked.clear()
         for waitlist in lists:
             waitlist.tried = True
+            if waitlist.unreported and waitlist.place is partition.waiting.no_node:
+                self._unreported[waitlist] = None
         if self._idle_version != partition.version:
             self._unreported |= self._limited
             self._limited.clear()
@@ -102,7 +107,7 @@ class Claims:
     def come(self, waitlist: Waitlist) -> None:
         """The list's deadline has come."""
         waitlist.due_ns = waitlist.seen_ns = 0
-        self._due[waitlist] = None
+        self._due.setdefault(waitlist, {})
 
     def _rights_since(self, waitlist: Waitlist) -> Iterator[int]:
         """From when on the list's first ask may reserve, and each group's next one preempt."""
@@ -148,13 +153,24 @@ class Claims:
         attempts: dict[str, int] = {}
         if self._due:
             for waitlist in sorted(self._due, key=_most_urgent)[:TURNS_MAX]:
-                del self._due[waitlist]
-                if not waitlist.gone and waitlist.place is not None:
-                    self._turn(waitlist, attempts, out, now_ns)
+                had_theirs = self._due.pop(waitlist)
+                if waitlist.gone:
+                    continue
+                if waitlist.place is None:  # in flight: the budget ran out
+                    self._due[waitlist] = had_theirs
+                    continue
+                self._turn(waitlist, had_theirs, attempts, out, now_ns)
         if self.report_ns and now_ns >= self.report_ns:
             self._report(out, now_ns)
 
-    def _turn(self, waitlist: Waitlist, attempts: dict[str, int], out: Outcome, now_ns: int) -> None:
+    def _turn(
+        self,
+        waitlist: Waitlist,
+        had_theirs: dict[AskGroup, None],
+        attempts: dict[str, int],
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
         # 1. A node for the first of them.
         head = _head(waitlist)
         if head is None:
@@ -167,10 +183,14 @@ class Claims:
             self._preempt_on_required_node(waitlist, head, out, now_ns)
         else:
             for group in self._preempting_groups(waitlist):
-                finished = self._preempt_for(waitlist, group, attempts, out, now_ns) and finished
+                if group not in had_theirs:
+                    finished = self._preempt_for(waitlist, group, attempts, out, now_ns)
+                    if not finished:
+                        break
+                    had_theirs[group] = None
         # 3. What could not be helped now is tried again when something changed.
         if not finished:
-            self._due[waitlist] = None
+            self._due[waitlist] = had_theirs
             return
         later = []
         for since_ns in self._rights_since(waitlist):
@@ -286,21 +306,24 @@ class Claims:
         """Tells the RM of the asks that only a larger cluster would help: each once (core-features §2.17)."""
         self.report_ns = 0
         no_node = self._partition.waiting.no_node
-        for group in self._unreported:
-            waitlist = group.app.queue.waitlists.get(group.wait_key)
-            if group.parked_key is None or waitlist is None or waitlist.place is not no_node:
-                continue  # it comes again when it is parked again
-            head = group.head()
-            if head is not None and self._partition.cycle.held_back(head):
-                self._limited[group] = None
-                continue
-            for ask in group.unreported:
-                if ask.group is group and not ask.scaled_up:
-                    ask.scaled_up = True
-                    out.touch(ask, self._partition.name)
-                    out.facts.append(TooSmallCluster(self._partition.name, ask.app.app_id, ask.key, now_ns))
-            group.unreported = []
+        for waitlist in self._unreported:
+            if waitlist.place is no_node:  # else it comes again when it is there again
+                for group in list(waitlist.unreported):
+                    self._report_group(waitlist, group, out, now_ns)
         self._unreported.clear()
+
+    def _report_group(self, waitlist: Waitlist, group: AskGroup, out: Outcome, now_ns: int) -> None:
+        head = group.head()
+        if head is not None and self._partition.cycle.held_back(head):
+            self._limited[waitlist] = None
+            return
+        for ask in group.unreported:
+            if ask.group is group and not ask.scaled_up:
+                ask.scaled_up = True
+                out.touch(ask, self._partition.name)
+                out.facts.append(TooSmallCluster(self._partition.name, ask.app.app_id, ask.key, now_ns))
+        group.unreported = []
+        del waitlist.unreported[group]
 
 
 def _most_urgent(waitlist: Waitlist) -> tuple[int, int, int]:

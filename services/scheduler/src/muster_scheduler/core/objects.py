@@ -562,6 +562,7 @@ class Waitlist:
     :ivar due_ns: when it comes to its rights of waiting long (a reservation, a preemption); 0: not asked for.
     :ivar tried: its turn was seen to once since its first ask is the first.
     :ivar seen_ns: until when its turns were seen to before a restart; 0: there was none.
+    :ivar unreported: its groups with asks that the RM was not told of as too large for the cluster.
     """
 
     __slots__ = (
@@ -578,6 +579,7 @@ class Waitlist:
         "shape",
         "trackers",
         "tried",
+        "unreported",
     )
 
     def __init__(self, leaf: Queue, key: WaitKey) -> None:
@@ -590,6 +592,7 @@ class Waitlist:
         self.due_ns = 0
         self.tried = False
         self.seen_ns = 0
+        self.unreported: dict[AskGroup, None] = {}
         self.gone = False
         self.published = False
 
@@ -622,6 +625,8 @@ class Waitlist:
         self.groups.add((*key, group))
         group.parked_key = key
         group.app.parked += 1
+        if group.unreported:
+            self.unreported[group] = None
 
     def unpark(self, group: AskGroup) -> None:
         """Takes a group out."""
@@ -629,6 +634,7 @@ class Waitlist:
         self.groups.remove((*group.parked_key, group))
         group.parked_key = None
         group.app.parked -= 1
+        self.unreported.pop(group, None)
 
     def __repr__(self) -> str:
         return f"Waitlist({self.leaf.path}, {self.shape.name})"

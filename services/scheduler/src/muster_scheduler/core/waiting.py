@@ -199,6 +199,17 @@ class Waiting:
             waitlist.tried = False
             self.parked[group] = None
 
+    def leave_list(self, group: AskGroup, out: Outcome) -> None:
+        """A parked group waits no more; who is the first now may have waited as long."""
+        waitlist = group.app.queue.waitlists[group.wait_key]
+        was_first = waitlist.groups[0][-1] is group
+        waitlist.unpark(group)
+        if not waitlist.groups:
+            if waitlist.place is not None:
+                self.forget_list(waitlist, out)
+        elif was_first:
+            self.next_in_line(waitlist.groups[0][-1])
+
     def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> None:
         """Why the list waits. The same "no" again changes nothing: its figures are those of the first time."""
         if not reason.same_as(waitlist.reason):
@@ -210,7 +221,9 @@ class Waiting:
         waitlist.register(None)
         del waitlist.leaf.waitlists[waitlist.key]
         waitlist.gone = True
-        self.found_no_node.discard(waitlist.shape)  # so that shapes of the past are not kept
+        self.found_no_node.discard(waitlist.shape)  # so that shapes of the past are not kept, nor nodes that never came
+        if not self.required.get(waitlist.required_node, True):
+            del self.required[waitlist.required_node]
         out.touch(waitlist, self._partition)
 
     def forget_lists(self, leaf: Queue, out: Outcome) -> None:
@@ -330,11 +343,8 @@ class Waiting:
             if group.parked_key is None:
                 self.wake_next(group)
                 continue
-            waitlist = app.queue.waitlists[group.wait_key]
-            waitlist.unpark(group)
+            self.leave_list(group, out)
             self.place_ready(group)
-            if not waitlist.groups and waitlist.place is not None:
-                self.forget_list(waitlist, out)
         self.refresh_app(app)
 
     def _waiting_key(self, app: Application) -> tuple[int, int, int]:

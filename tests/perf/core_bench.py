@@ -63,6 +63,7 @@ START_NS = CREATED_S * 1_000_000_000
 HEADROOM = 1.25
 GOAL_PER_S = 20_000
 GOAL_BYTES = 2_048
+PENDING = "pending"
 PENDING_ASKS, PENDING_NODES = 20_000, 1_000
 
 # Allocations/s of Apache YuniKorn's core (be3bb487, July 2026; Go, two busy cores) by (scenario, applications, asks):
@@ -95,8 +96,8 @@ class Scenario:
     def parse(cls, text: str) -> Scenario:
         """``binpack,5000,50000,100``."""
         name, *numbers = text.split(",")
-        if name not in ("single", "mixed", "binpack") or len(numbers) != 3:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected SCENARIO,NODES,ASKS,APPLICATIONS or 'pending'")
+        if name not in ("single", "mixed", "binpack") or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected SCENARIO,NODES,ASKS,APPLICATIONS or {PENDING!r}")
         nodes, asks, applications = map(int, numbers)
         return cls(name, nodes, asks, applications)
 
@@ -439,7 +440,11 @@ def _marked(text: str, *, good: bool) -> str:
 def main() -> int:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Measures the scheduling core alone.")
-    parser.add_argument("--only", default="", help="one scenario: SCENARIO,NODES,ASKS,APPLICATIONS; or 'pending'")
+    parser.add_argument(
+        "--only",
+        type=lambda text: text if text == PENDING else Scenario.parse(text),
+        help=f"one scenario: SCENARIO,NODES,ASKS,APPLICATIONS; or {PENDING!r}",
+    )
     parser.add_argument("--runs", type=int, default=1, help="timed runs of each; the median counts")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="without the run under tracemalloc")
     parser.add_argument("--idle-s", type=float, default=10.0, help="how long the pending run idles")
@@ -450,24 +455,24 @@ def main() -> int:
     garbage.settle()
     match options.part:
         case "time":
-            print(json.dumps(timed(Scenario.parse(options.only), options.profile)))
+            print(json.dumps(timed(options.only, options.profile)))
             return 0
         case "memory":
-            print(json.dumps({"live_bytes_per_allocation": traced(Scenario.parse(options.only))}))
+            print(json.dumps({"live_bytes_per_allocation": traced(options.only)}))
             return 0
         case "pending":
             print(json.dumps(pending(options.idle_s)))
             return 0
     idle = None
     results: list[Result] = []
-    if options.only != "pending":
-        for scenario in SCENARIOS if not options.only else [Scenario.parse(options.only)]:
+    if options.only != PENDING:
+        for scenario in SCENARIOS if options.only is None else [options.only]:
             results.append(measure(scenario, options))
             print(json.dumps(asdict(results[-1])), flush=True)
-    if options.only in ("", "pending"):
+    if options.only in (None, PENDING):
         idle = in_a_process("--part", "pending", "--idle-s", str(options.idle_s))
-        if options.only:
-            print(json.dumps({"scenario": "pending", **idle}), flush=True)
+        if options.only == PENDING:
+            print(json.dumps({"scenario": PENDING, **idle}), flush=True)
     show(results, idle)
     return 0
 

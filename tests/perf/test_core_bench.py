@@ -1,0 +1,57 @@
+"""The core's benchmark says what it must, whatever the figures are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIELDS = [
+    "scenario",
+    "nodes",
+    "asks",
+    "applications",
+    "allocated",
+    "allocations_per_s",
+    "first_decile_per_s",
+    "last_decile_per_s",
+    "live_bytes_per_allocation",
+]
+
+
+def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.perf.core_bench", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+
+
+@pytest.mark.parametrize("scenario", ["single,20,2000,200", "mixed,10,3000,10", "binpack,30,2500,100"])
+def test_a_run_is_one_json_line(scenario: str) -> None:
+    done = _bench("--only", scenario)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert list(result) == FIELDS
+    name, *numbers = scenario.split(",")
+    assert [result[field] for field in FIELDS[:4]] == [name, *map(int, numbers)]
+    assert 0.95 * result["asks"] < result["allocated"] <= result["asks"]
+    assert min(result[field] for field in FIELDS[5:8]) > 0
+    assert 100 < result["live_bytes_per_allocation"] < 100_000
+    assert name in done.stderr
+
+
+def test_idling_with_asks_that_cannot_fit_is_measured() -> None:
+    done = _bench("--only", "pending", "--idle-s", "0.5")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["scenario"], result["asks"], result["allocated"]) == ("pending", 20_000, 0)
+    assert result["cpu_percent"] >= 0
+
+
+def test_a_scenario_that_there_is_not_is_refused() -> None:
+    done = _bench("--only", "double,1,2,3")
+    assert done.returncode == 2
+    assert "expected SCENARIO,NODES,ASKS,APPLICATIONS or 'pending'" in done.stderr

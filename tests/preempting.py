@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -19,6 +18,7 @@ from muster_scheduler.core.commands import (
     ReleaseItem,
     Termination,
     UpdateAllocations,
+    UpdateConfiguration,
     UpdateNodes,
 )
 from muster_scheduler.core.config import (
@@ -29,24 +29,44 @@ from muster_scheduler.core.config import (
     QueueConfig,
 )
 from muster_scheduler.core.objects import Allocation, Ask, Ledger, Node, PreemptionRule, Queue
-from muster_scheduler.core.outcome import Outcome, ReleasedAllocation
+from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, ReleasedAllocation
+from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.queue_yaml import load_queue_config
 
 REQUIRED_NODE = "yunikorn.apache.org/requiredNode"
 TYPES = ("vcore", "memory", "gpu")
 
 
 class Arena(Cluster):
-    """A cluster whose items say what they mean to preemption."""
+    """A cluster whose items say what they mean to preemption.
+
+    :ivar text: its configuration; "": it was made of plain data.
+    """
 
     def __init__(
         self, root: QueueConfig | str, *, preemption: PreemptionConfig | None = None, nodesort: str = "fair"
     ) -> None:
-        super().__init__(root if isinstance(root, str) else "{name: root, submitacl: '*'}", nodesort=nodesort)
-        if not isinstance(root, str):
-            self.core = SchedulerCore(ClusterConfig((PartitionConfig("default", root),)))
-            self.outcomes = [self.core.start(self.now_ns)]
-        self.partition.config = replace(self.partition.config, preemption=preemption or PreemptionConfig())
+        super().__init__("{name: root, submitacl: '*'}", nodesort=nodesort)
+        preemption = preemption or PreemptionConfig()
+        if isinstance(root, str):
+            self.text = configuration(root, preemption)
+            config, problems = load_queue_config(self.text)
+            assert config is not None, problems
+        else:
+            self.text = ""
+            config = ClusterConfig((PartitionConfig("default", root, preemption=preemption),))
+        self.core = SchedulerCore(config)
+        self.outcomes = [self.core.start(self.now_ns)]
+
+    def reload(self, root: str, *, preemption: PreemptionConfig | None = None) -> Outcome:
+        """Another configuration."""
+        self.text = configuration(root, preemption or self.partition.config.preemption)
+        config, problems = load_queue_config(self.text)
+        assert config is not None, problems
+        out = self.do(UpdateConfiguration(config))
+        assert not any(fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationAnswer)), out.facts
+        return out
 
     def want(self, app_id: str, key: str, **what: Any) -> Outcome:
         """An ask; see :func:`item` for the words."""
@@ -65,6 +85,17 @@ class Arena(Cluster):
 
     def the_ask(self, app_id: str, key: str) -> Ask:
         return self.application(app_id).asks[key]
+
+
+def configuration(root: str, preemption: PreemptionConfig) -> str:
+    """One partition in YAML."""
+    said = {
+        "enabled": str(preemption.enabled).lower(),
+        "quotapreemptionenabled": str(preemption.quota_enabled).lower(),
+        "optout": "last" if preemption.opted_out_last else "never",
+    }
+    words = ", ".join(f"{word}: {value}" for word, value in said.items())
+    return f"partitions: [{{name: default, preemption: {{{words}}}, queues: [{root}]}}]"
 
 
 def item(
@@ -112,8 +143,8 @@ def told(out: Outcome) -> list[tuple[str, str]]:
 class Laws:
     """The laws for one ask in one state."""
 
-    def __init__(self, arena: Arena, ask: Ask) -> None:
-        self.partition = arena.partition
+    def __init__(self, partition: Partition, ask: Ask) -> None:
+        self.partition = partition
         self.ask = ask
         self.items = ask.shape.items
         self.path = ask.app.queue.ancestry

@@ -28,7 +28,7 @@ def _waiting(arena: Arena) -> list[Ask]:
 
 def _check(arena: Arena, ask: Ask, found: Plan | PreemptionNo) -> None:
     """A plan keeps the laws; without one, a look at all sets of victims finds no lawful one either."""
-    laws = Laws(arena, ask)
+    laws = Laws(arena.partition, ask)
     if isinstance(found, PreemptionNo):
         lawful = next(laws.lawful_sets(), None)
         assert lawful is None or found is PreemptionNo.NOT_NEEDED, f"{ask}: {found}, but {lawful}"
@@ -110,7 +110,7 @@ def test_victims_of_a_required_node_make_room_there_and_none_is_needless(first: 
         ask = arena.the_ask(app_id, "daemon")
         if dice.random() < 0.5:
             arena.partition.reserve(ask, node, Outcome(), arena.now_ns)
-        laws = Laws(arena, ask)
+        laws = Laws(arena.partition, ask)
         able = [held for held in node.allocations.values() if _may_go_for(ask, held, arena)]
         found = preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
         if laws.over():

@@ -17,7 +17,7 @@ from muster_bus.topics import parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 
 from muster_scheduler import state_codec
-from muster_scheduler.core.commands import UpdateConfiguration
+from muster_scheduler.core.commands import SetDeciding, UpdateConfiguration
 from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import Problem, load_queue_config
@@ -117,8 +117,7 @@ def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = No
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
     core = SchedulerCore(config, searching=searching)
     core.next_submission = info.next_submission
-    for partition in core.partitions.values():
-        partition.deciding = info.life != "STOPPED"
+    core.apply(SetDeciding(info.life != "STOPPED"), info.last_decided_ns)
     return core
 
 
@@ -207,8 +206,7 @@ class StateFolder:
             _take_rm(info, recorded)
             return
         _take_rm(known.info, recorded)
-        for partition in known.core.partitions.values():
-            partition.deciding = known.info.life != "STOPPED"
+        known.core.apply(SetDeciding(known.info.life != "STOPPED"), known.info.last_decided_ns)
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)

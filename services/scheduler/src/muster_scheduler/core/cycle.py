@@ -88,16 +88,16 @@ class Cycle:
         made = 0
         gained, self._held_back = {**self._held_back, **dict.fromkeys(self._waiting.gained_reserved)}, {}
         self._waiting.gained_reserved = []
-        for node in gained:
-            for ask in list(node.reservations):
-                group = ask.group
-                if group is None or not fits(ask.shape.items, node.available):
-                    continue
-                if made < budget and not self._hold_back(ask, group, out, now_ns):
-                    self._allocate(ask, group, node, out, now_ns)
-                    made += 1
-                else:
-                    self._held_back[node] = None
+        waiting = [(ask, node) for node in gained for ask in node.reservations]
+        for ask, node in sorted(waiting, key=_urgency) if len(waiting) > 1 else waiting:
+            group = ask.group
+            if group is None or not fits(ask.shape.items, node.available):
+                continue
+            if made < budget and not self._hold_back(ask, group, out, now_ns):
+                self._allocate(ask, group, node, out, now_ns)
+                made += 1
+            else:
+                self._held_back[node] = None
         return made
 
     def _hold_back(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
@@ -153,6 +153,8 @@ class Cycle:
             partition.unreserve(ask, out, now_ns)
         ordinal = ask.allocated
         ask.allocated = ordinal + 1
+        while ordinal and unique_key(demand.key, ordinal) in app.allocations:
+            ordinal += 1  # an earlier one came back, those behind it did not
         allocation = Allocation(
             app,
             demand,
@@ -265,3 +267,9 @@ class Cycle:
                     node=node.node_id,
                 )
         raise AssertionError(f"{group} fits on {node}")
+
+
+def _urgency(reserved: tuple[Ask, Node]) -> tuple[int, int, int]:
+    """As asks are ordered, whichever of their nodes gained first."""
+    demand = reserved[0].demand
+    return (-demand.priority, demand.created_ns, demand.submission)

@@ -60,6 +60,8 @@ class Limits:
         )
         app.bounds = (*trackers, *app.queue.line)
         app.ledgers = (*trackers, *app.queue.ancestry)
+        for waiting in app.groups.values():
+            waiting.wait_key = (waiting.shape, trackers, waiting.required_node)
         for tracker in trackers:
             tracker.applications += 1
             tracker.running_applications += app.counted

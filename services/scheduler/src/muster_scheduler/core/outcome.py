@@ -196,6 +196,11 @@ class Outcome:
         """The object changed (or went). Told any number of times, it is written once."""
         self._touched[changed] = partition
 
+    def touch_last(self, changed: Primary, partition: str) -> None:
+        """As :meth:`touch`; it is written behind all that was touched before, which it refers to."""
+        self._touched.pop(changed, None)
+        self._touched[changed] = partition
+
     def objects(self) -> Iterator[tuple[str, Primary, bool]]:
         """(partition, object, whether it is alive) of what must be written; to be drained once.
 

@@ -217,13 +217,20 @@ class Partition:
     ) -> None:
         """Sets what an application's tags say of its dynamic queue; None or 0: as it was (core-features §2.9)."""
         before = (queue.guaranteed, queue.maximum)
+        most = queue.max_applications
         queue.set_limits(
             guaranteed if guaranteed is not None else queue.by_name(queue.guaranteed),
             maximum if maximum is not None else queue.by_name(queue.maximum),
         )
         queue.max_applications = max_applications or queue.max_applications
-        for app in queue.applications.values():
-            app.share = None
+        if (queue.guaranteed, queue.maximum, queue.max_applications) == (*before, most):
+            return
+        if queue.guaranteed != before[0]:
+            for app in queue.applications.values():
+                app.share = None
+                if queue.fair_apps:
+                    self.waiting.rekey_parked(app)
+                    self.waiting.refresh_app(app)
         self.capacity_moved = True
         self.version += 1
         self.limit_events(queue, *before, out, now_ns)
@@ -825,7 +832,7 @@ class Partition:
         ask.reserved, ask.reserved_ns = node, now_ns
         node.reservations[ask] = None
         self.list_node(node)
-        out.touch(ask, self.name)
+        out.touch_last(ask, self.name)
         self._reservation_event(Change.ADD, ask, node, out, now_ns)
         if self.config.reservation.timeout_ns:
             self.deadlines.append((now_ns + self.config.reservation.timeout_ns, ask))
@@ -841,6 +848,18 @@ class Partition:
         self._reservation_event(Change.REMOVE, ask, node, out, now_ns)
         if not ask.gone and ask.group is not None:
             self.waiting.next_in_line(ask.group)
+
+    def pass_on(self, old: Ask, new: Ask) -> None:
+        """An ask that is sent again for the same amount keeps what it came to by waiting."""
+        same = old.shape is new.shape and old.demand.required_node == new.demand.required_node
+        if not same:
+            return
+        new.preempts, new.scaled_up = old.preempts, old.scaled_up
+        node = old.reserved
+        if node is not None:
+            new.reserved, new.reserved_ns, old.reserved = node, old.reserved_ns, None
+            node.reservations = {new if ask is old else ask: None for ask in node.reservations}
+            self.deadlines.append((new.reserved_ns + self.config.reservation.timeout_ns, new))
 
     def _reservation_event(self, change: Change, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         detail = Detail.NODE_RESERVATION
@@ -1018,6 +1037,20 @@ class Partition:
         demand = self.demand_of(item, shape, submission, now_ns)
         uuid = item.uuid or (f"{submission:x}-0" if item.previous_generation else "")
         return Allocation(app, demand, item.node_id, now_ns, 0, uuid)
+
+
+def is_awaited(what: Timed, due_ns: int) -> bool:
+    """Whether a deadline still means something; False: its object is gone, or has another one."""
+    if what.gone:
+        return False
+    match what:
+        case Application():
+            return what.deadline_ns == due_ns
+        case Waitlist():
+            return what.due_ns == due_ns
+        case Ask():
+            return what.reserved is not None
+    return True
 
 
 def _created_ns(tags: Mapping[str, str], now_ns: int) -> int:

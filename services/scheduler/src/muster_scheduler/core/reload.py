@@ -137,14 +137,26 @@ def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_
 
 def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: int) -> None:
     """Configured queues that the configuration no longer has go as soon as they are empty, with all that is below."""
-    for queue in list(partition.queues.values()):
-        if queue.path in kept or (not queue.managed and not _is_below_draining(queue)):
+    for queue in list(partition.queues.values()):  # parents come before their children
+        if queue.path in kept:
+            continue
+        if not queue.managed and not _is_below_draining(queue):
+            _follow_parent(partition, queue, out)
             continue
         if next_queue_state(queue.path, queue.state, QueueEvent.REMOVE) is not queue.state:
             partition.change_queue_state(queue, QueueEvent.REMOVE)
             out.touch(queue, partition.name)
         if not queue.applications and not queue.children:
             partition.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
+
+
+def _follow_parent(partition: Partition, queue: Queue, out: Outcome) -> None:
+    """A dynamic queue, as what is above it is now: active again when that is, a parent with its template."""
+    if queue.state is QueueState.DRAINING:
+        partition.change_queue_state(queue, QueueEvent.START)
+        out.touch(queue, partition.name)
+    if not queue.leaf and queue.parent is not None:
+        queue.template = queue.parent.template
 
 
 def _is_below_draining(queue: Queue) -> bool:

@@ -40,8 +40,8 @@ from muster_scheduler.core.outcome import (
     RejectedAsk,
     RejectedNode,
 )
-from muster_scheduler.core.partition import Partition, Timed
-from muster_scheduler.core.resources import TooManyTypes
+from muster_scheduler.core.partition import Partition, Timed, is_awaited
+from muster_scheduler.core.resources import TooManyTypes, fits
 from muster_scheduler.core.states import AppEvent, AppState
 
 NODE_PARTITION_ATTRIBUTE = "si/node-partition"
@@ -51,6 +51,8 @@ _SHOWN_MAX = 200  # characters of a name in an answer
 # A search may set something free (a reservation that is not needed any more) for which others wait: they look in the
 # next pass. So many in one cycle; what is left then comes in the next, behind what came in meanwhile.
 _PASSES_MAX = 10
+# Of so many deadlines it is not worth to look which ones nobody waits for any more.
+_DEADLINES_MIN = 1024
 
 _RELEASE_DETAILS = {
     Termination.TIMEOUT: Detail.ALLOC_TIMEOUT,
@@ -73,6 +75,7 @@ class SchedulerCore:
         self.next_submission = 1
         self._deadlines: list[tuple[int, int, Partition, Timed]] = []
         self._deadline_order = 0
+        self._deadlines_max = _DEADLINES_MIN
 
     # ---- door one --------------------------------------------------------------------------------------------------
 
@@ -128,6 +131,7 @@ class SchedulerCore:
             self.partitions[name] = new = Partition(each, searching=self._searching)
             new.deciding = self._deciding
             new.announce_queues(out, now_ns)
+        self.partitions = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
         self.config = config
         return ()
 
@@ -176,6 +180,11 @@ class SchedulerCore:
                 self._deadline_order += 1
                 heapq.heappush(self._deadlines, (due_ns, self._deadline_order, partition, what))
             partition.deadlines.clear()
+        if len(self._deadlines) > self._deadlines_max:
+            # Those of what is gone: they would keep it in memory until their time.
+            self._deadlines = [each for each in self._deadlines if is_awaited(each[3], each[0])]
+            heapq.heapify(self._deadlines)
+            self._deadlines_max = max(_DEADLINES_MIN, 2 * len(self._deadlines))
 
     def _submission(self) -> int:
         number = self.next_submission
@@ -267,6 +276,8 @@ class SchedulerCore:
         if item.capacity is not None and partition.types.quantities(node.capacity) != _non_zero(item.capacity):
             changed = True
             partition.set_node_capacity(node, item.capacity)
+            for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
+                partition.unreserve(ask, out, now_ns)  # not even the empty node would do for it
             capacity = partition.types.quantities(node.capacity)
             out.events.append(
                 Event(EventType.NODE, Change.SET, Detail.NODE_CAPACITY, node.node_id, resource=capacity, now_ns=now_ns)
@@ -361,7 +372,7 @@ class SchedulerCore:
         for new in created:
             partition.announce_queue(new, out, now_ns)
         quota = namespace.quota_of(item.tags)
-        if quota and not queue.managed:
+        if quota and not queue.managed and _known_types(partition, quota):
             partition.limit_dynamic_queue(queue, *quota, out, now_ns)
         out.touch(app, partition.name)
         out.facts.append(AcceptedApplication(app.app_id))
@@ -438,6 +449,7 @@ class SchedulerCore:
             if old.pending == ask.pending and old.demand.same_as(demand):
                 return
             ask.published, old.published = old.published, False
+            partition.pass_on(old, ask)
             partition.remove_ask(old, out, now_ns, None)
         else:
             out.events.append(
@@ -490,6 +502,8 @@ class SchedulerCore:
         if app is not None and item.key in app.asks:
             partition.remove_ask(app.asks[item.key], out, now_ns, None)
         partition.adopt(allocation, out, now_ns)
+        if app is not None and app.state is AppState.FAILING:
+            partition.time_out(allocation, f"application {app.app_id} is failing", out, now_ns)
 
     def _release(self, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
         partition = self.partitions.get(partition_name(item.partition))
@@ -504,7 +518,11 @@ class SchedulerCore:
         again = item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING
         if again and not item.ask_only:
             for allocation in _allocations_of(app, item):
-                self._ask_again(partition, app, allocation, item.message, out, now_ns)
+                if allocation.timed_out:  # its time is up, wherever it ran
+                    self._release_one(partition, allocation, item, out, now_ns)
+                else:
+                    self._ask_again(partition, app, allocation, item.message, out, now_ns)
+            partition.complete_if_idle(app, out, now_ns)
             return
         asks_too = item.termination is not Termination.TIMEOUT
         if asks_too or item.ask_only:
@@ -535,6 +553,8 @@ class SchedulerCore:
         self, partition: Partition, app: Application, held: Allocation, message: str, out: Outcome, now_ns: int
     ) -> None:
         """The RM could not start it: the allocation is a pending ask again, and the application stays what it is."""
+        old = app.asks.get(held.key)
+        made = app.made(held.key) if old is None else old.allocated
         partition.release(
             held,
             Termination.SCHEDULING_FAILED_ON_RM,
@@ -545,9 +565,8 @@ class SchedulerCore:
             tell=False,
             completing=False,
         )
-        old = app.asks.get(held.key)
         demand = replace(held.demand, submission=self._submission())
-        ask = Ask(app, demand, 1 if old is None else old.pending + 1, held.ordinal if old is None else old.allocated)
+        ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
         if old is not None:
             ask.published, old.published = old.published, False
             partition.remove_ask(old, out, now_ns, None)
@@ -595,6 +614,15 @@ def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
     if item.uuid:
         return list(app.by_uuid.get(item.uuid, ()))
     return app.held(item.key) if item.key else in_order(app.allocations.values())
+
+
+def _known_types(partition: Partition, quota: namespace.NamespaceQuota) -> bool:
+    """Whether the partition can count in these types; what it cannot count is no quota."""
+    try:
+        partition.types.reserve(dict.fromkeys([*(quota.guaranteed or ()), *(quota.maximum or ())]))
+    except TooManyTypes:
+        return False
+    return True
 
 
 class _Negative(ValueError):

@@ -399,7 +399,6 @@ class Waiting:
         for app in queue.applications.values():
             app.share = None
             for group in app.groups.values():
-                group.wait_key = (group.shape, app.trackers, group.required_node)
                 if group.asks:
                     self.place_ready(group)
             self.refresh_app(app)

@@ -378,7 +378,7 @@ class _Search:
             max(entry.rank[2] for entry in victims),
             len(victims),
             node is not self._ask.reserved,
-            -min(entry.allocation.allocated_ns for entry in victims),
+            -min(entry.allocation.created_ns for entry in victims),
             node.node_id,
         )
 
@@ -458,7 +458,7 @@ def _required_node_order(entry: Entry, node: Node) -> tuple[Any, ...]:
         originator,
         opted_out,
         priority,
-        -allocation.allocated_ns,
+        -allocation.created_ns,
         size,
         *age_of(allocation),
     )

@@ -92,9 +92,10 @@ class Entry:
         return entry
 
 
-def age_of(allocation: Allocation) -> tuple[int, int, int]:
-    """The younger the less: when it was made, then when it was asked for. No two have the same."""
-    return (-allocation.allocated_ns, -allocation.demand.submission, -allocation.ordinal)
+def age_of(allocation: Allocation) -> tuple[int, int, int, int]:
+    """The younger the less: when it was asked for, as the RM says, then when it was made. No two have the same."""
+    demand = allocation.demand
+    return (-demand.created_ns, -allocation.allocated_ns, -demand.submission, -allocation.ordinal)
 
 
 @dataclass(slots=True)

@@ -119,7 +119,7 @@ def _order(allocation: Allocation, leaf: Queue, left: Amount) -> tuple[Any, ...]
         demand.originator,
         -match,
         demand.priority,
-        -(allocation.allocated_ns // HOUR_NS),
+        -(allocation.created_ns // HOUR_NS),
         share,
         *age_of(allocation),
     )

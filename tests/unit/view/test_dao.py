@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from builders import Cluster, nodes
 from muster_scheduler.core.commands import (
     AppItem,
@@ -12,6 +15,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
+from muster_scheduler.core.partition import REQUIRED_NODE_TAG
 from muster_scheduler.core.states import AppState, QueueState
 from muster_scheduler.follower import RmInfo
 from muster_scheduler.view import dao, render
@@ -119,7 +123,7 @@ def test_queue_properties_and_what_they_mean() -> None:
     )
     assert b'"x":"y"' in shown
     assert shown.endswith(
-        b'"parent":"root","maxRunningApps":3,"currentPriority":-4,"sortingPolicy":"fair","prioritySorting":false,'
+        b'"parent":"root","maxRunningApps":3,"currentPriority":-2147483648,"sortingPolicy":"fair","prioritySorting":false,'
         b'"preemptionEnabled":true,"isPreemptionFence":true,"preemptionDelay":"5m0s","quotaPreemptionDelay":"1m30s",'
         b'"isPriorityFence":true,"priorityOffset":-4}'
     )
@@ -131,7 +135,7 @@ def test_preemption_can_be_disabled_and_bad_values_mean_the_default() -> None:
         " preemption.delay: soon, priority.offset: '99999999999', quota.preemption.delay: -5s}}]}"
     )
     partition = Cluster(queues).partition
-    tail = dao.queue_tail(partition, partition.queues["root.a"])
+    tail = dao.queue_tail(partition, partition.queues["root.a"], dao.INT32_MIN)
     assert not tail.preemption_enabled
     assert (tail.preemption_delay, tail.quota_preemption_delay, tail.priority_offset) == ("30s", "0s", 0)
 
@@ -147,6 +151,123 @@ def test_priorities_are_offset_on_the_way_up_and_saturate() -> None:
     assert [dao.current_priority(cluster.queue(path)) for path in ("root.p.a", "root.p", "root")] == [6, 16, 16]
     cluster.ask("x", "k2", vcore=1, priority=dao.INT32_MAX - 3)
     assert dao.current_priority(cluster.queue("root")) == dao.INT32_MAX
+
+
+def test_a_priority_fence_lends_its_offset_while_something_is_pending() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: p, properties: {priority.policy: fence, priority.offset: '3'},"
+        " queues: [{name: a}]}]}"
+    )
+    cluster = Cluster(queues)
+    paths = ("root.p.a", "root.p", "root")
+    assert [dao.current_priority(cluster.queue(path)) for path in paths] == [dao.INT32_MIN] * 3
+    cluster.app("x", "root.p.a")
+    cluster.ask("x", "k", vcore=1, priority=100)
+    assert [dao.current_priority(cluster.queue(path)) for path in paths] == [100, 3, 3]
+    cluster.node("n", vcore=1)
+    assert [dao.current_priority(cluster.queue(path)) for path in paths] == [dao.INT32_MIN] * 3
+
+
+def test_in_a_tree_each_queue_has_the_priority_that_it_has_alone() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: p, properties: {priority.offset: '10'}, queues:"
+        " [{name: a, properties: {priority.offset: '-5'}}, {name: b}, {name: c}]}, {name: e, parent: true}, {name: d,"
+        " properties: {priority.policy: fence, priority.offset: '7'}}]}"
+    )
+    cluster = Cluster(queues)
+    for number, path in enumerate(("root.p.a", "root.p.b", "root.d")):
+        cluster.app(f"x{number}", path)
+        cluster.ask(f"x{number}", "k", vcore=1, priority=10 * number)
+    partition = cluster.partition
+    shown: dict[str, int] = {}
+
+    def walk(queue: dict[str, Any]) -> None:
+        shown[queue["queuename"]] = queue["currentPriority"]
+        for child in queue.get("children", []):
+            walk(child)
+
+    walk(json.loads(text(render.queue(partition, partition.root, tree=True))))
+    assert shown == {path: dao.current_priority(queue) for path, queue in partition.queues.items()}
+    assert len(set(shown.values())) >= 5
+    assert b'"children":[]' not in text(render.queue(partition, cluster.queue("root.e"), tree=True))
+
+
+def test_the_template_of_new_leaves() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: p, parent: true, childtemplate: {maxapplications: 4, properties:"
+        " {application.sort.policy: fair}, resources: {guaranteed: {memory: 5}, max: {vcore: 2}}}}, {name: b}]}"
+    )
+    partition = Cluster(queues).partition
+    assert (
+        b'"parent":"root","template":{"maxApplications":4,"maxResource":{"vcore":2000},'
+        b'"guaranteedResource":{"memory":5},"properties":{"application.sort.policy":"fair"}}'
+    ) in text(render.queue(partition, partition.queues["root.p"], tree=True))
+    assert b"template" not in text(render.queue(partition, partition.queues["root.b"], tree=True))
+
+
+def test_a_reservation_is_on_its_node_its_application_and_its_ask() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=10)
+    cluster.app("x", "root.b")
+    cluster.ask("x", "small", vcore=5)
+    cluster.ask("x", "large", vcore=8)
+    cluster.wait(3)
+    partition = cluster.partition
+    assert text(render.node(partition, cluster.the_node("n1"))).endswith(
+        b'"schedulable":true,"isReserved":true,"reservations":["large"]}'
+    )
+    shown = text(render.application(partition, cluster.application("x")))
+    assert b',"hasReserved":true,"reservations":["large"],' in shown
+    cluster.release("x", "small")
+    shown = text(render.application(partition, cluster.application("x")))
+    assert b"hasReserved" not in shown
+    assert b"reservations" not in shown
+    assert b'"isReserved":false' in text(render.node(partition, cluster.the_node("n1")))
+
+
+def test_a_preemption_is_on_the_ask_the_victim_and_their_queues() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 5m}}, properties:"
+        " {preemption.delay: 1s}}, {name: b}]}"
+    )
+    cluster = Cluster(queues)
+    cluster.node("n1", vcore=10)
+    cluster.app("x", "root.a")
+    cluster.app("y", "root.b")
+    for number in range(5):
+        victim = AskItem(f"v{number}", "y", "default", {"vcore": 2}, allow_preempt_self=True)
+        cluster.do(UpdateAllocations([victim]))
+    asking = AskItem("k", "x", "default", {"vcore": 2}, allow_preempt_other=True)
+    cluster.do(UpdateAllocations([asking]))
+    cluster.wait(2)
+    (told,) = [held for held in cluster.application("y").allocations.values() if held.preempted is not None]
+    partition = cluster.partition
+    assert b',"triggeredPreemption":true,' in go_json(dao.ask(cluster.application("x").asks["k"]))
+    assert b',"preempted":true,' in go_json(dao.allocation(told))
+    assert dao.queue_head(partition, cluster.queue("root.b"), "").preempting_resource == {"vcore": 2}
+    assert dao.queue_head(partition, cluster.queue("root.a"), "").preempting_resource == {}
+
+
+def test_an_ask_that_the_autoscaler_was_told_of() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.app("x", "root.b")
+    cluster.ask("x", "k", vcore=1)
+    assert b"triggeredScaleUp" not in go_json(dao.ask(cluster.application("x").asks["k"]))
+    cluster.wait(2)
+    assert b',"triggeredScaleUp":true,' in go_json(dao.ask(cluster.application("x").asks["k"]))
+
+
+def test_a_reason_with_nodes_shows_what_they_lack() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=9, memory=1)
+    cluster.node("n2", vcore=1, memory=9)
+    cluster.app("x", "root.b")
+    cluster.ask("x", "k", vcore=5, memory=5)
+    shown = go_json(dao.ask(cluster.application("x").asks["k"]))
+    assert (
+        b'"pendingReason":{"code":"FREE_RESOURCES_SCATTERED","nodes":2,"lacking":[{"resourceType":"memory","nodes":1},'
+        b'{"resourceType":"vcore","nodes":1}],"message":'
+    ) in shown
 
 
 def test_headroom_is_the_least_on_the_way_and_types_without_max_are_not_there() -> None:
@@ -210,7 +331,7 @@ def test_an_ask_without_reason_and_one_for_a_named_node() -> None:
         "x",
         "default",
         {"vcore": 1},
-        tags={dao.REQUIRED_NODE_TAG: "n9"},
+        tags={REQUIRED_NODE_TAG: "n9"},
         task_group="tg",
         placeholder=True,
         originator=True,

@@ -116,6 +116,27 @@ def test_each_check_finds_its_own(breakage: Callable[[Partition], None], found: 
     assert failed(health) == found
 
 
+def _reserved() -> Cluster:
+    cluster = cluster_in_use()
+    cluster.ask("x", "large", vcore=9)
+    cluster.wait(3)
+    assert cluster.application("x").asks["large"].reserved is not None
+    return cluster
+
+
+def test_a_reservation_has_its_node_and_its_ask() -> None:
+    assert checked(_reserved()).healthy
+    forgotten = _reserved()
+    ask = forgotten.application("x").asks["large"]
+    ask.reserved = None
+    assert failed(checked(forgotten)) == {6: "large of application rm1/default x"}
+    lost = _reserved()
+    node = lost.application("x").asks["large"].reserved
+    assert node is not None
+    node.reservations.clear()
+    assert failed(checked(lost)) == {6: "large of application rm1/default x"}
+
+
 def test_problems_and_lag_are_checks_too() -> None:
     health = checked(cluster_in_use(), ("partition 0: cannot be folded",), "far behind")
     assert failed(health) == {0: "partition 0: cannot be folded", 9: "far behind"}

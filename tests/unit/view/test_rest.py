@@ -71,6 +71,8 @@ TABLE = [
     ("/ws/v1/partition/nope/nodes", 404, "Partition not found"),
     (f"{P}/node/n1", 200, None),
     (f"{P}/node/N1", 404, "Node not found"),
+    (f"{P}/placementrules", 200, None),
+    ("/ws/v1/partition/nope/placementrules", 404, "Partition not found"),
     ("/ws/v1/scheduler/healthcheck", 200, None),
     ("/ws/v1/scheduler/healthcheck?rm=nope", 404, "Resource manager not found: 'nope'"),
     ("/ws/v1/explain/pending", 200, None),

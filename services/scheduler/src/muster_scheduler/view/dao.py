@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.properties import PreemptionPolicy, QueuePolicy
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import APP_TERMINAL, AppState, QueueState
@@ -34,10 +35,7 @@ NEVER_MS = -62_135_596_800_000
 CLUSTER_NAME = "kubernetes"  # a constant of the real core
 
 HOST_NAME, RACK_NAME = "si/hostname", "si/rackname"
-REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 FOREIGN_TAG = "foreign"
-
-_DEFAULT_PREEMPTION_DELAY_NS = 30 * 1_000_000_000
 
 
 class _Shape(Struct, omit_defaults=True, kw_only=True, rename="camel"):
@@ -84,6 +82,15 @@ class PartitionDao(_Shape, kw_only=True):
     last_state_transition_time: int = 0
 
 
+class TemplateDao(_Shape, kw_only=True):
+    """What dynamic leaves below a queue get."""
+
+    max_applications: int = 0
+    max_resource: Quantities = {}
+    guaranteed_resource: Quantities = {}
+    properties: dict[str, str] = {}
+
+
 class QueueHeadDao(_Shape, kw_only=True):
     """A queue, up to its children."""
 
@@ -100,6 +107,7 @@ class QueueHeadDao(_Shape, kw_only=True):
     is_managed: bool
     properties: dict[str, str] = {}
     parent: str = ""
+    template: TemplateDao | None = None
 
 
 class QueueTailDao(_Shape, kw_only=True):
@@ -156,8 +164,15 @@ class ApplicationTailDao(_Shape, kw_only=True):
     resource_history: dict[str, dict[str, Quantities]]
 
 
+class LackingDao(_Shape, kw_only=True):
+    """So many nodes have too little of a type (ours)."""
+
+    resource_type: str
+    nodes: int
+
+
 class ReasonDao(_Shape, kw_only=True):
-    """Why an ask is pending (ours)."""
+    """Why an ask is pending (ours): the fields of :class:`muster_scheduler.core.reasons.Reason`."""
 
     code: str
     queue: str = ""
@@ -166,6 +181,12 @@ class ReasonDao(_Shape, kw_only=True):
     used: int = 0
     limit: int = 0
     free: int = 0
+    who: str = ""
+    node: str = ""
+    nodes: int = 0
+    reserved: int = 0
+    lacking: list[LackingDao] = []
+    preemption: str = ""
     message: str
     since: int = 0
 
@@ -358,34 +379,48 @@ def queue_head(partition: Partition, queue: Queue, shown_partition: str) -> Queu
         max_resource=_maximum(partition, queue),
         guaranteed_resource=queue.by_name(queue.guaranteed) or {},
         allocated_resource=quantities(queue.allocated),
+        preempting_resource=quantities(queue.preempting),
         headroom=headroom(partition, queue),
         is_leaf=queue.leaf,
         is_managed=queue.managed,
         properties=queue.properties,
         parent=queue.parent.path if queue.parent is not None else "",
+        template=_template(queue),
     )
 
 
-def queue_tail(partition: Partition, queue: Queue) -> QueueTailDao:
-    """A queue from behind its children."""
-    properties = queue.properties
-    preemption = properties.get("preemption.policy", "").lower()
-    delay_ns = (go.parse_duration(properties.get("preemption.delay", "")) or 0) if queue.leaf else 0
-    quota_delay_ns = (go.parse_duration(properties.get("quota.preemption.delay", "")) or 0) if queue.managed else 0
+def _template(queue: Queue) -> TemplateDao | None:
+    template = queue.template
+    if template is None:
+        return None
+    return TemplateDao(
+        max_applications=template.max_applications,
+        max_resource=template.maximum or {},
+        guaranteed_resource=template.guaranteed or {},
+        properties=template.properties,
+    )
+
+
+def queue_tail(partition: Partition, queue: Queue, priority: int) -> QueueTailDao:
+    """A queue from behind its children. ``priority``: see :func:`current_priority`."""
+    policy = queue.policy
+    # Of a parent, and of a dynamic queue, these have no effect: they are shown as the real core does.
+    delay_ns = (policy if queue.leaf else QueuePolicy()).preemption_delay_ns
+    quota_delay_ns = policy.quota_preemption_delay_ns if queue.managed else 0
     return QueueTailDao(
         child_names=[child.path for child in queue.children.values()],
         abs_used_capacity=percent(partition.types.quantities(queue.allocated), _maximum(partition, queue)),
         max_running_apps=queue.max_applications,
         running_apps=queue.running_applications,
-        current_priority=current_priority(queue),
+        current_priority=priority,
         sorting_policy="fifo" if queue.leaf and not queue.fair_apps else "fair",
         priority_sorting=queue.priority_first,
-        preemption_enabled=preemption != "disabled",
-        is_preemption_fence=preemption == "fence",
-        preemption_delay=go.duration(delay_ns if delay_ns > 0 else _DEFAULT_PREEMPTION_DELAY_NS),
-        quota_preemption_delay=go.duration(max(quota_delay_ns, 0)),
-        is_priority_fence=_is_priority_fence(queue),
-        priority_offset=_priority_offset(queue),
+        preemption_enabled=policy.preemption is not PreemptionPolicy.DISABLED,
+        is_preemption_fence=policy.preemption is PreemptionPolicy.FENCE,
+        preemption_delay=go.duration(delay_ns),
+        quota_preemption_delay=go.duration(quota_delay_ns),
+        is_priority_fence=policy.priority_fence,
+        priority_offset=policy.priority_offset,
     )
 
 
@@ -408,32 +443,29 @@ def headroom(partition: Partition, queue: Queue) -> Quantities:
 def current_priority(queue: Queue) -> int:
     """The highest priority that something pending has, seen from outside of the queue (core-features §2.17)."""
     if queue.leaf:
-        highest = max((max_priority(app) for app in queue.applications.values() if app.groups), default=INT32_MIN)
-    else:
-        highest = max(map(current_priority, queue.children.values()), default=INT32_MIN)
-    if _is_priority_fence(queue):
-        return _priority_offset(queue)
+        return lent_priority(queue, leaf_priority(queue))
+    return lent_priority(queue, max(map(current_priority, queue.children.values()), default=INT32_MIN))
+
+
+def leaf_priority(leaf: Queue) -> int:
+    """The highest priority that something pending has in a leaf; the lowest int32 when nothing is."""
+    return max((max_priority(app) for app in leaf.applications.values() if app.groups), default=INT32_MIN)
+
+
+def lent_priority(queue: Queue, highest: int) -> int:
+    """What the highest priority inside of a queue is outside of it."""
+    policy = queue.policy
     if highest == INT32_MIN:
         return highest
-    return min(max(highest + _priority_offset(queue), INT32_MIN), INT32_MAX)
+    if policy.priority_fence:
+        return policy.priority_offset
+    return min(max(highest + policy.priority_offset, INT32_MIN), INT32_MAX)
 
 
 def _maximum(partition: Partition, queue: Queue) -> Quantities:
     if queue.parent is None:
         return partition.types.quantities(partition.capacity)
     return queue.by_name(queue.maximum) or {}
-
-
-def _is_priority_fence(queue: Queue) -> bool:
-    return queue.properties.get("priority.policy", "").lower() == "fence"
-
-
-def _priority_offset(queue: Queue) -> int:
-    text = queue.properties.get("priority.offset", "").strip()
-    digits = text[1:] if text[:1] in "+-" else text
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 11:
-        return 0
-    return value if INT32_MIN <= (value := int(text)) <= INT32_MAX else 0
 
 
 # ---- applications ----------------------------------------------------------------------------------------------------
@@ -454,12 +486,15 @@ def application_head(partition: Partition, app: Application) -> ApplicationHeadD
 
 def application_tail(app: Application) -> ApplicationTailDao:
     """An application from behind its asks and allocations."""
+    reservations = [wanted.key for wanted in app.asks.values() if wanted.reserved is not None]
     return ApplicationTailDao(
         application_state=app.state.value,
         user=app.user,
         groups=list(app.groups_of_user),
         rejected_message=app.rejected_message,
         state_log=[StateDao(time=at_ns, application_state=str(state)) for at_ns, state in app.story],
+        has_reserved=bool(reservations),
+        reservations=reservations,
         max_request_priority=max_priority(app),
         start_time=app.started_ns // 1_000_000 if app.started_ns else NEVER_MS,
         resource_history=app.usage,
@@ -493,11 +528,13 @@ def ask(wanted: Ask) -> AskDao:
         request_time=wanted.created_ns,
         resource=wanted.shape.quantities,
         priority=str(wanted.priority),
-        required_node_id=wanted.tags.get(REQUIRED_NODE_TAG, ""),
+        required_node_id=wanted.demand.required_node,
         application_id=wanted.app.app_id,
         placeholder=wanted.placeholder,
         task_group_name=wanted.task_group,
+        triggered_preemption=wanted.preempts,
         originator=wanted.originator,
+        triggered_scale_up=wanted.scaled_up,
         pending_count=wanted.pending,
     )
     if reason is not None:
@@ -518,6 +555,12 @@ def reason_of(reason: Reason) -> ReasonDao:
         used=saturated(reason.used),
         limit=saturated(reason.limit),
         free=saturated(reason.free),
+        who=reason.who,
+        node=reason.node,
+        nodes=reason.nodes,
+        reserved=reason.reserved,
+        lacking=[LackingDao(resource_type=name, nodes=count) for name, count in reason.lacking],
+        preemption=reason.preemption.value if reason.preemption is not None else "",
         message=reason.sentence(),
         since=reason.since_ns,
     )
@@ -536,6 +579,7 @@ def allocation(held: Allocation) -> AllocationDao:
         application_id=held.app_id,
         placeholder=held.placeholder,
         task_group_name=held.task_group,
+        preempted=held.preempted is not None,
         originator=held.originator,
         bind_time=held.allocated_ns,
         uuid=held.uuid,
@@ -577,7 +621,11 @@ def node_head(partition: Partition, node: Node) -> NodeHeadDao:
 
 def node_tail(node: Node) -> NodeTailDao:
     """A node from behind its allocations."""
-    return NodeTailDao(schedulable=node.schedulable, is_reserved=False)
+    return NodeTailDao(
+        schedulable=node.schedulable,
+        is_reserved=bool(node.reservations),
+        reservations=[wanted.key for wanted in node.reservations],
+    )
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------

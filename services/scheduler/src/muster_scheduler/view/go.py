@@ -15,23 +15,12 @@ _UNITS_NS = {
     "m": 60 * 1_000_000_000,
     "h": 3600 * 1_000_000_000,
 }
-_DURATION = re.compile(r"[+-]?(?:0|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)")
-_DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def number(value: float) -> float | int:
     """A float as Go prints it: without a fraction when it has none."""
     return int(value) if value.is_integer() and abs(value) < 1e21 else value
-
-
-def parse_duration(text: str) -> int | None:
-    """Nanoseconds of ``1h30m``, ``30s``, ``1.5s``, ``0``; None when it is not a duration."""
-    text = text.strip()
-    if not _DURATION.fullmatch(text):
-        return None
-    total = sum(round(float(amount) * _UNITS_NS[unit]) for amount, unit in _DURATION_PART.findall(text))
-    return -total if text.startswith("-") else total
 
 
 def duration(value_ns: int) -> str:

@@ -37,6 +37,7 @@ class HealthCheck:
     overcommitted: list[str] = field(default_factory=list)
     unequal_partitions: list[str] = field(default_factory=list)
     unequal_nodes: list[str] = field(default_factory=list)
+    lost_reservations: list[str] = field(default_factory=list)
     orphans_on_nodes: list[str] = field(default_factory=list)
     orphans_of_apps: list[str] = field(default_factory=list)
 
@@ -63,7 +64,7 @@ class HealthCheck:
                 "A node's capacity is what is allocated, occupied and available",
                 self.unequal_nodes,
             ),
-            _check("Reservation check", "Every reservation has its node and its ask", ()),
+            _check("Reservation check", "Every reservation has its node and its ask", self.lost_reservations),
             _check(
                 "Orphan allocation on node check",
                 "Every allocation on a node belongs to an application",
@@ -120,11 +121,17 @@ class HealthCheck:
                 or partition.apps.get(app.app_id) is not app
             ):
                 self.orphans_on_nodes.append(f"{held.key} on node {name} {node.node_id}")
+        for ask in node.reservations:
+            if ask.reserved is not node or ask.app.asks.get(ask.key) is not ask:
+                self.lost_reservations.append(f"{ask.key} of application {name} {ask.app.app_id}")
         parts = zip(node.allocated, node.occupied, node.available, strict=True)
         if allocated != node.allocated or [sum(part) for part in parts] != node.capacity:
             self.unequal_nodes.append(f"node {name} {node.node_id}")
 
     def _look_at_app(self, name: str, partition: Partition, app: Application) -> None:
+        for ask in app.asks.values():
+            if ask.reserved is not None and ask not in ask.reserved.reservations:
+                self.lost_reservations.append(f"{ask.key} of application {name} {app.app_id}")
         for held in app.allocations.values():
             node = partition.nodes.get(held.node_id)
             if node is None or node.allocations.get((app.app_id, held.unique_key)) is not held:

@@ -10,7 +10,7 @@ figures are of one moment, and what is gone by its turn is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -81,23 +81,25 @@ def application(partition: Partition, shown: Application) -> Pieces:
     return _with_lists(head, lists, tail)
 
 
-def queue(partition: Partition, shown: Queue, *, tree: bool, shown_partition: str = "") -> Pieces:
-    """A queue; with ``tree`` all queues below it, too."""
-    children = list(shown.children.values()) if tree else []
+def queue(partition: Partition, shown: Queue, *, tree: bool, shown_partition: str = "") -> Generator[bytes, None, int]:
+    """A queue; with ``tree`` all queues below it, too. Returns its current priority, which its parent's is made of."""
     head = go_json(dao.queue_head(partition, shown, shown_partition))
-    tail = go_json(dao.queue_tail(partition, shown))
-    if not children:
-        yield b"%b,%b" % (head[:-1], tail[1:])
-        return
-    separator = head[:-1] + b',"children":['
-    for child in children:
+    if shown.leaf or not tree:
+        priority = dao.current_priority(shown)
+        yield b"%b,%b" % (head[:-1], go_json(dao.queue_tail(partition, shown, priority))[1:])
+        return priority
+    separator, highest = head[:-1] + b',"children":[', dao.INT32_MIN
+    for child in list(shown.children.values()):
         if child.gone:
             continue
         yield separator
-        yield from queue(partition, child, tree=True)
+        highest = max(highest, (yield from queue(partition, child, tree=True)))
         separator = b","
-    # Nothing written: all children went while others were rendered.
+    priority = dao.lent_priority(shown, highest)
+    tail = go_json(dao.queue_tail(partition, shown, priority))
+    # Nothing written: there are no children, or all went while others were rendered.
     yield b"%b,%b" % (b"]" if separator == b"," else head[:-1], tail[1:])
+    return priority
 
 
 def _with_lists(head: bytes, lists: Iterable[tuple[str, list[Any], Callable[[Any], Any]]], tail: bytes) -> Pieces:

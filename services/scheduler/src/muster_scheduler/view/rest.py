@@ -6,23 +6,24 @@ named in the README. ``?rm=`` names the resource manager; needed only where seve
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote
 
 import structlog
 from muster_bus.clock import Clock
-from muster_service.go_json import error_body
+from muster_service.go_json import error_body, go_json
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
-from muster_scheduler.core.acl import QUEUE_NAME
+from muster_scheduler.core.acl import GROUP_NAME, QUEUE_NAME, USER_NAME
 from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao, explain, go, metrics, render
+from muster_scheduler.view import dao, explain, go, metrics, placement_rules, render, usage
 from muster_scheduler.view.errors import RequestRefused
 from muster_scheduler.view.render import Pieces
 from muster_scheduler.view.routes import Routes
@@ -124,6 +125,11 @@ class ViewRest:
                 (f"{partition}/application/{{application}}", self._application),
                 (f"{partition}/nodes", self._nodes),
                 (f"{partition}/node/{{node}}", self._node),
+                (f"{partition}/placementrules", self._placement_rules),
+                (f"{partition}/usage/users", self._users),
+                (f"{partition}/usage/user/{{user}}", self._user),
+                (f"{partition}/usage/groups", self._groups),
+                (f"{partition}/usage/group/{{group}}", self._group),
                 ("/ws/v1/scheduler/healthcheck", self._healthcheck),
                 ("/ws/v1/explain/pending", self._explain_pending),
                 ("/ws/v1/explain/summary", self._explain_summary),
@@ -276,11 +282,15 @@ class ViewRest:
         return state
 
     def _partition(self, call: Call) -> Partition:
-        state = self._rm(call)
-        partition = state.core.partitions.get(call.path["partition"]) if state is not None else None
+        partition = self._partition_or_none(call)
         if partition is None:
             raise RequestRefused(404, "Partition not found")
         return partition
+
+    def _partition_or_none(self, call: Call) -> Partition | None:
+        """For usage, where the real core does not look at the partition: in an unknown one nobody uses anything."""
+        state = self._rm(call)
+        return state.core.partitions.get(call.path["partition"]) if state is not None else None
 
     def _leaf(self, call: Call) -> tuple[Partition, Queue]:
         """The queue that the path names. Its name is unescaped once more than the path, as in the real core."""
@@ -370,6 +380,39 @@ class ViewRest:
             raise RequestRefused(404, "Node not found")
         return Answer(render.line(render.node(partition, node)))
 
+    async def _placement_rules(self, call: Call) -> Answer:
+        return Answer(render.body(placement_rules.rules(self._partition(call))))
+
+    async def _users(self, call: Call) -> Answer:
+        partition = self._partition_or_none(call)
+        if partition is None:
+            return Answer(render.body([]))
+        found = usage.by_user(partition)
+        return Answer(_each(sorted(found), lambda user: usage.of_user(partition, user, found[user])))
+
+    async def _groups(self, call: Call) -> Answer:
+        partition = self._partition_or_none(call)
+        if partition is None:
+            return Answer(render.body([]))
+        found = usage.by_group(partition)
+        return Answer(_each(sorted(found), lambda group: usage.of_group(partition, group, found[group])))
+
+    async def _user(self, call: Call) -> Answer:
+        user = _name(call.path["user"], USER_NAME, "user")
+        partition = self._partition_or_none(call)
+        apps = usage.by_user(partition).get(user) if partition is not None else None
+        if partition is None or apps is None:
+            raise RequestRefused(404, "User not found")
+        return Answer(render.body(usage.of_user(partition, user, apps)))
+
+    async def _group(self, call: Call) -> Answer:
+        group = _name(call.path["group"], GROUP_NAME, "group")
+        partition = self._partition_or_none(call)
+        apps = usage.by_group(partition).get(group) if partition is not None else None
+        if partition is None or apps is None:
+            raise RequestRefused(404, "Group not found")
+        return Answer(render.body(usage.of_group(partition, group, apps)))
+
     async def _healthcheck(self, call: Call) -> Answer:
         # A probe names no RM: without one it is asked of all.
         state = self._rm(call) if call.query.get("rm") else None
@@ -410,6 +453,18 @@ def _application(partition: Partition, app: Application | None) -> Answer:
     if app is None:
         raise RequestRefused(404, "Application not found")
     return Answer(render.line(render.application(partition, app)))
+
+
+def _each(names: list[str], make: Callable[[str], Any]) -> Pieces:
+    return render.listing(names, lambda name: iter([go_json(make(name))]))
+
+
+def _name(escaped: str, rule: re.Pattern[str], what: str) -> str:
+    """A user's or group's name in a path, which is unescaped once more than the path, as in the real core."""
+    name = go.query_unescape(escaped)
+    if name is None or not rule.match(name):
+        raise RequestRefused(400, f"Invalid {what} name")
+    return name
 
 
 def _status(call: Call) -> Callable[[Application], bool]:

@@ -99,14 +99,6 @@ class Model(RuleBasedStateMachine):
         assert [node.node_id for node in self.index] == [node.node_id for node in self._sorted()]
         assert self.index.count == len(self.nodes)
 
-    @invariant()
-    def largest(self) -> None:
-        size = len(self.types.names)
-        available = [node.available for _, node in self.nodes.values()]
-        assert self.index.largest_free(size) == [
-            max([0, *(free[number] for free in available)]) for number in range(size)
-        ]
-
     def _fill(self, node: Node, free: list[int]) -> None:
         for number in range(len(node.available)):
             node.available[number] = free[number] if number < len(free) else 0
@@ -140,7 +132,6 @@ def test_blocks_of_the_real_size_agree_too(nodes: list[tuple[int, float]]) -> No
 def test_an_empty_index_finds_nothing() -> None:
     index = NodeIndex()
     assert index.first_fit(((0, 1),)) is None
-    assert index.largest_free(2) == [0, 0]
     assert list(index) == []
 
 

@@ -57,17 +57,15 @@ class _Block:
     """Consecutive nodes with their keys and masks.
 
     :ivar known: the bits for which the masks hold; the others are learnt when a search comes here.
-    :ivar free: the most that any of them has free; None: not measured since the last change.
     """
 
-    __slots__ = ("free", "keys", "known", "masks", "nodes")
+    __slots__ = ("keys", "known", "masks", "nodes")
 
     def __init__(self, keys: list[NodeKey], nodes: list[Node], masks: list[int], known: int) -> None:
         self.keys = keys
         self.nodes = nodes
         self.masks = masks
         self.known = known
-        self.free: list[int] | None = None
 
     def union(self, everything: int) -> int:
         """What its nodes have room for, together, and what is not known of them."""
@@ -79,16 +77,15 @@ class _Block:
     def learn(self, items: Items, bit: int) -> None:
         """Measures which of its nodes have room for a shape that is watched since the block was last looked into."""
         self.known |= bit
-        self.masks = [
-            mask | bit if fits(items, node.available) else mask & ~bit
-            for node, mask in zip(self.nodes, self.masks, strict=True)
-        ]
-
-    def largest_free(self, size: int) -> list[int]:
-        if self.free is None or len(self.free) < size:
-            vectors = [node.available for node in self.nodes]
-            self.free = [max(column) for column in zip(*vectors, strict=True)] if vectors else [0] * size
-        return self.free
+        others, masks = ~bit, self.masks
+        for spot, node in enumerate(self.nodes):
+            free = node.available
+            for number, value in items:  # as in `fits`, whose call would take longer than this
+                if free[number] < value:
+                    masks[spot] &= others
+                    break
+            else:
+                masks[spot] |= bit
 
 
 class _Watched:
@@ -216,7 +213,6 @@ class NodeIndex:
         block.keys.insert(spot, key)
         block.nodes.insert(spot, node)
         block.masks.insert(spot, mask)
-        block.free = None
         self._unions[place] |= mask
         self._rows[place // ROW_BLOCKS] |= mask
         if len(block.keys) > BLOCK_NODES_MAX:
@@ -226,7 +222,6 @@ class NodeIndex:
         block = self._blocks[place]
         spot = bisect_left(block.keys, key)
         del block.keys[spot], block.nodes[spot], block.masks[spot]
-        block.free = None
 
     def _split(self, place: int) -> None:
         block, everything = self._blocks[place], self._watched.everything
@@ -251,7 +246,6 @@ class NodeIndex:
         into.nodes += right.nodes
         into.masks += right.masks
         into.known &= right.known
-        into.free = None
         self._unions[left] = into.union(self._watched.everything)
         del blocks[left + 1], self._lows[left + 1], self._unions[left + 1]
         self._measure_rows()
@@ -279,15 +273,6 @@ class NodeIndex:
             key=lambda node: node.index_key or _HIGHEST,
             default=None,
         )
-
-    def largest_free(self, size: int) -> list[int]:
-        """Of each of ``size`` types the most that any one node has free (0 or less: none)."""
-        largest = [0] * size
-        for block in self._blocks:
-            for number, value in enumerate(block.largest_free(size)):
-                if value > largest[number]:
-                    largest[number] = value
-        return largest
 
     def _search_watched(self, items: Items, bit: int) -> Node | None:
         unions = self._unions
@@ -319,10 +304,17 @@ class NodeIndex:
                     block = self._blocks[place]
                     if needed & ~block.known:
                         self._watched.teach(block, needed)
+                    nodes = block.nodes
                     for spot, mask in enumerate(block.masks):
-                        if mask & needed == needed and fits(items, block.nodes[spot].available):
+                        if mask & needed != needed:
+                            continue
+                        free = nodes[spot].available
+                        for number, value in items:
+                            if free[number] < value:
+                                break
+                        else:
                             self._count_vain(items, looks + spot, place)
-                            return block.nodes[spot]
+                            return nodes[spot]
                     looks += len(block.masks)
                     unions[place] = block.union(self._watched.everything)
             self._rows[row] = self._row(start)

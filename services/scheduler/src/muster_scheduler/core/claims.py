@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core import preemption
-from muster_scheduler.core.objects import Ask, AskGroup, Node, Waitlist
+from muster_scheduler.core.objects import Ask, AskGroup, Waitlist
 from muster_scheduler.core.outcome import Outcome, TooSmallCluster
 from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
 
@@ -211,7 +211,7 @@ class Claims:
                 partition.unreserve(other, out, now_ns)
             partition.reserve(head, node, out, now_ns)
         elif now_ns >= head.created_ns + partition.config.reservation.delay_ns:
-            best = self._node_to_reserve(head)
+            best = partition.figures.best_to_keep(head.shape)
             if best is not None:
                 partition.reserve(head, best, out, now_ns)
 
@@ -227,25 +227,6 @@ class Claims:
                 return
             due_ns = now_ns + timeout_ns
         self._partition.deadlines.append((due_ns, ask))
-
-    def _node_to_reserve(self, ask: Ask) -> Node | None:
-        """Among those that could hold it when empty: the one whose free resources it would use up most (§2.13)."""
-        items = ask.shape.items
-        wanted = dict(items)
-        best, best_score = None, 0.0
-        for node in self._partition.index:
-            capacity = node.capacity
-            if any(value > capacity[number] for number, value in items):
-                continue
-            score = 0.0
-            for number, free in enumerate(node.available):
-                if free > 0:
-                    over = free - wanted.get(number, 0)
-                    if over > 0:
-                        score += over / free
-            if best is None or score < best_score:
-                best, best_score = node, score
-        return best
 
     # ---- preemption ------------------------------------------------------------------------------------------------
 

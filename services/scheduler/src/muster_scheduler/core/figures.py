@@ -1,4 +1,4 @@
-"""The figures of a "no": of all nodes that may be used, how many have too little of what.
+"""The figures of a "no": of all nodes that may be used, how many have too little of what. And which node to reserve.
 
 The free amounts of all nodes stand in one matrix, of which only the rows of nodes that changed are written anew before
 a look: a look is one comparison of columns, whatever happened in between.
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from muster_scheduler.core.objects import Node
 
 _ROWS_FIRST = 64
+# Reasons kept while no node changes: shapes of the past must not fill the memory.
+_REASONS_MAX = 4096
 # Columns of the marks.
 _LISTED, _RESERVED = 0, 1
 
 
 class NodeFigures:
-    """What the nodes have, for the reasons of those that find no room."""
+    """What the nodes have: for the reasons of those that find no room, and for those that may have a node kept free."""
 
     def __init__(self, types: Types) -> None:
         self._types = types
@@ -32,6 +34,8 @@ class NodeFigures:
         self._free: Any = np.zeros((_ROWS_FIRST, 1), dtype=np.int64)
         self._capacity: Any = np.zeros((_ROWS_FIRST, 1), dtype=np.int64)
         self._marks: Any = np.zeros((_ROWS_FIRST, 2), dtype=bool)
+        # While nothing changed: thousands of lists may wait for one shape.
+        self._reasons: dict[Shape, Reason] = {}
 
     def changed(self, node: Node) -> None:
         """Something of the node changed, or it is new."""
@@ -40,6 +44,7 @@ class NodeFigures:
     def gone(self, node: Node) -> None:
         """The node is no more."""
         self._dirty.pop(node, None)
+        self._reasons.clear()
         row = self._rows.pop(node, None)
         if row is None:
             return
@@ -53,6 +58,40 @@ class NodeFigures:
     def reason(self, shape: Shape) -> Reason:
         """Why no node takes the shape."""
         self._refresh()
+        known = self._reasons.get(shape)
+        if known is None:
+            if len(self._reasons) >= _REASONS_MAX:
+                self._reasons.clear()
+            self._reasons[shape] = known = self._find_reason(shape)
+        return known
+
+    def best_to_keep(self, shape: Shape) -> Node | None:
+        """Of the nodes in the search that could hold it when empty: the one whose free resources it would use up most.
+
+        The lowest sum, over the types of which something is free, of the part that would be left (core-features §2.13,
+        FitInScore of §2.4); of equal ones the first in the order of the search.
+        """
+        self._refresh()
+        count = len(self._nodes)
+        usable = self._marks[:count, _LISTED] & ~self._marks[:count, _RESERVED]
+        for number, value in shape.items:
+            usable = usable & (self._capacity[:count, number] >= saturated(value))
+        rows = np.flatnonzero(usable)
+        if not len(rows):
+            return None
+        wanted = dict(shape.items)
+        scores: Any = np.zeros(len(rows))
+        # (In the order of names: numbers differ from one fold to the next, and sums with them in the last digit.)
+        for _, number in sorted(self._types.numbers.items()):
+            free = self._free[rows, number]
+            if not free.any():
+                continue
+            left = free - saturated(wanted.get(number, 0))
+            scores += np.divide(left, free, out=np.zeros(len(rows)), where=(free > 0) & (left > 0))
+        best: list[Node] = [self._nodes[row] for row in rows[scores == scores.min()]]
+        return min(best, key=lambda node: node.index_key or (0.0, ""))
+
+    def _find_reason(self, shape: Shape) -> Reason:
         count = len(self._nodes)
         listed = self._marks[:count, _LISTED]
         usable = int(np.count_nonzero(listed))
@@ -86,6 +125,8 @@ class NodeFigures:
             self._free, self._capacity = (
                 np.pad(matrix, ((0, 0), (0, size - matrix.shape[1]))) for matrix in (self._free, self._capacity)
             )
+        if self._dirty:
+            self._reasons.clear()
         for node in self._dirty:
             row = self._rows.get(node)
             if row is None:

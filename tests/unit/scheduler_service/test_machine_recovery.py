@@ -15,6 +15,7 @@ from muster_bus.log import Record
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.core import invariants
+from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import StateFolder
 from unit.scheduler_service import rig as make
@@ -218,3 +219,23 @@ def test_requests_reach_what_they_are_meant_to_reach() -> None:
         assert rig.of(field), field
     assert rig.dead
     assert {event.type for _, event in rig.events} == {si.EventRecord.APP, si.EventRecord.NODE, si.EventRecord.QUEUE}
+
+
+def test_an_id_used_again_in_the_batch_in_which_its_last_allocation_went_leaves_no_record_behind() -> None:
+    """The tombstone of what the first one held carries the id that it had then."""
+    rig = Rig()
+    rig.register()
+    rig.send(
+        make.node("n", vcore=10_000), make.application("x", "root.c"), make.asks(make.allocation("x", "k", vcore=1))
+    )
+    application = rig.core.partitions["default"].apps["x"]
+    application.execution_timeout_ms = 1
+    rig.core.partitions["default"].fail(application, "over", Outcome(), rig.now_ns)
+    confirmed = si.AllocationRelease(
+        partitionName="default", applicationID="x", allocationKey="k", terminationType=si.TIMEOUT
+    )
+    release = si.AllocationRequest(rmID=RM, releases=si.AllocationReleasesRequest(allocationsToRelease=[confirmed]))
+    rig.send(release, make.application("x", "root.c"))
+    rig.rebuild(random.Random(1))
+    assert not rig.core.partitions["default"].apps["x"].allocations
+    assert not [key for key in rig.state if b"/alloc/" in key]

@@ -192,13 +192,13 @@ class Cycle:
             partition.started(app, out, now_ns)
         partition.tell_new(allocation, out, now_ns)
         ask.pending -= 1
+        if queue.fair_apps:  # before the next in line is woken: by the shares of now
+            app.share = None
+            self._waiting.rekey(app)
         if ask.pending:
             out.touch(ask, partition.name)
         else:
             partition.drop_ask(ask, out, now_ns)
-        if queue.fair_apps:
-            app.share = None
-            self._waiting.rekey_parked(app)
         if not self._waiting.refresh_app(app):
             self._waiting.refresh(queue)
         if group.asks:  # else drop_ask woke the next

@@ -178,6 +178,15 @@ Fact = (
 Primary = Node | Queue | Application | Ask | Allocation | Waitlist
 
 
+_PARENTS_FIRST: dict[type, int] = {
+    kind: place for place, kind in enumerate((Queue, Node, Application, Ask, Allocation, Waitlist))
+}
+
+
+def _depth(what: tuple[str, Primary]) -> int:
+    return what[1].path.count(".") if isinstance(what[1], Queue) else 0
+
+
 class Outcome:
     """Collects what one transaction will carry, over as many commands and cycles as the shell puts into it.
 
@@ -196,25 +205,28 @@ class Outcome:
         """The object changed (or went). Told any number of times, it is written once."""
         self._touched[changed] = partition
 
-    def touch_last(self, changed: Primary, partition: str) -> None:
-        """As :meth:`touch`; it is written behind all that was touched before, which it refers to."""
-        self._touched.pop(changed, None)
-        self._touched[changed] = partition
-
     def objects(self) -> Iterator[tuple[str, Primary, bool]]:
         """(partition, object, whether it is alive) of what must be written; to be drained once.
 
-        An object that came and went within this outcome is not written at all.
+        First what is gone, children before parents; then what is alive, parents before children: in the order in which
+        a follower can take them. An object that came and went within this outcome is not written at all.
         """
+        gone: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
+        alive: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
         for changed, partition in self._touched.items():
-            if changed.gone:
-                if changed.published:
-                    changed.published = False
-                    yield partition, changed, False
-            else:
+            if not changed.gone:
                 changed.published = True
-                yield partition, changed, True
+                alive[_PARENTS_FIRST[type(changed)]].append((partition, changed))
+            elif changed.published:
+                changed.published = False
+                gone[_PARENTS_FIRST[type(changed)]].append((partition, changed))
         self._touched.clear()
+        for queues in (gone[0], alive[0]):
+            queues.sort(key=_depth)
+        for kind in reversed(gone):
+            yield from ((partition, changed, False) for partition, changed in reversed(kind))
+        for kind in alive:
+            yield from ((partition, changed, True) for partition, changed in kind)
 
     def __bool__(self) -> bool:
         return bool(self.facts or self.events or self._touched)

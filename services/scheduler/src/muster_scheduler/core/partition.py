@@ -229,7 +229,7 @@ class Partition:
             for app in queue.applications.values():
                 app.share = None
                 if queue.fair_apps:
-                    self.waiting.rekey_parked(app)
+                    self.waiting.rekey(app)
                     self.waiting.refresh_app(app)
         self.capacity_moved = True
         self.version += 1
@@ -644,7 +644,7 @@ class Partition:
         demand = ask.demand
         if demand.created_ns < app.submitted_ns:
             app.submitted_ns = demand.created_ns
-            self.waiting.rekey_parked(app)
+            self.waiting.rekey(app)
             self.waiting.refresh_app(app)
         ready = group.ready_key
         if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
@@ -747,7 +747,7 @@ class Partition:
             add(node.allocated, items)
             self._node_took(node, items)
         if app.queue.fair_apps:
-            self.waiting.rekey_parked(app)
+            self.waiting.rekey(app)
 
     def unhold(self, allocation: Allocation) -> None:
         """Takes an allocation off the books; what it gave back wakes who waits for it."""
@@ -777,7 +777,7 @@ class Partition:
             subtract(node.allocated, items)
             self._node_moved(node)
         if app.queue.fair_apps:
-            self.waiting.rekey_parked(app)
+            self.waiting.rekey(app)
         self.waiting.ledgers_gained(app)
         self.waiting.refresh_app(app)
         self.waiting.refresh(app.queue)
@@ -832,7 +832,7 @@ class Partition:
         ask.reserved, ask.reserved_ns = node, now_ns
         node.reservations[ask] = None
         self.list_node(node)
-        out.touch_last(ask, self.name)
+        out.touch(ask, self.name)
         self._reservation_event(Change.ADD, ask, node, out, now_ns)
         if self.config.reservation.timeout_ns:
             self.deadlines.append((now_ns + self.config.reservation.timeout_ns, ask))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 from muster_scheduler.core import acl, namespace, placement, reload
@@ -382,14 +383,21 @@ class SchedulerCore:
         return ""
 
     def _rename_finished(self, partition: Partition, finished: Application, out: Outcome) -> None:
-        """The id is used again: the finished application stays visible under ``<id>-<seconds>``."""
+        """The id is used again: the finished application stays visible under ``<id>-<seconds>``.
+
+        As a copy: what it held may have gone in this very outcome, and its tombstones carry the id that it had.
+        """
         del partition.apps[finished.app_id]
         name = f"{finished.app_id}-{finished.finished_ns // 1_000_000_000}"
         while name in partition.apps:
             name += "x"
-        finished.app_id = name
-        partition.apps[name] = finished
-        out.touch(finished, partition.name)
+        renamed = copy(finished)
+        renamed.app_id, renamed.published = name, False
+        finished.gone = True
+        partition.apps[name] = renamed
+        if renamed.deadline_ns:
+            partition.deadlines.append((renamed.deadline_ns, renamed))
+        out.touch(renamed, partition.name)
 
     def _remove_application(self, partition_text: str, app_id: str, out: Outcome, now_ns: int) -> None:
         partition = self.partitions.get(partition_name(partition_text))

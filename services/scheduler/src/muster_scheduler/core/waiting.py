@@ -236,15 +236,25 @@ class Waiting:
         assert head is not None, f"{group} has nothing that could wait"
         return ordering.group_key(group, head)
 
-    def rekey_parked(self, app: Application) -> None:
-        """Its share or its age is another: so is the place of its groups on their lists."""
-        if not app.parked:
+    def rekey(self, app: Application) -> None:
+        """Its share or its age is another: so is the place of its groups on their lists, parked or just woken."""
+        leaf = app.queue
+        if not leaf.waitlists:
             return
-        for group in app.groups.values():
+        for group in app.groups.values() if app.parked else ():
             if group.parked_key is not None and group.head() is not None:
-                waitlist = app.queue.waitlists[group.wait_key]
+                waitlist = leaf.waitlists[group.wait_key]
                 waitlist.unpark(group)
                 waitlist.park(group, self.wait_key(group))
+        for *_, group in list(app.ready):
+            woken = leaf.waitlists.get(group.wait_key)
+            if woken is None or woken.place is not None or not woken.groups or group.head() is None:
+                continue
+            key = self.wait_key(group)
+            if woken.groups[0][:-1] < key:  # another one is first in line now
+                self.unready(group)
+                woken.park(group, key)
+                self._wake_first(woken)
 
     def wake(self) -> None:
         """Those who wait for what has gained since the last time are tried again."""

@@ -74,15 +74,15 @@ class Recorded(Arena):
         for number, (key, value) in enumerate(order):
             folder.take(Record("state", 0, number, 0, key, value))
         folder.settle()
-        before = _asks(self)
+        before = (_known(self), _plans(self))
         self.core = folder.rms["rm"].core
         self.core.activate(self.now_ns)
-        assert _asks(self) == before
+        assert (_known(self), _plans(self)) == before
         invariants.check(self.core)
         self.do()
 
 
-def _asks(arena: Arena) -> dict[str, object]:
+def _known(arena: Arena) -> dict[str, object]:
     """What is known of preemption, by ask and allocation."""
     found: dict[str, object] = {}
     for app in arena.partition.apps.values():
@@ -91,6 +91,21 @@ def _asks(arena: Arena) -> dict[str, object]:
             found[f"{app.app_id}/{ask.key}"] = (ask.pending, ask.preempts, node)
         for held in app.allocations.values():
             found[f"{app.app_id}/{held.unique_key} on {held.node_id}"] = held.preempted
+    return found
+
+
+def _plans(arena: Arena) -> list[object]:
+    """What a search would find for each ask: it must not depend on the order in which states were folded."""
+    arena.partition.measure_fair_max()
+    found: list[object] = []
+    for app_id in sorted(arena.partition.apps):
+        for key, ask in sorted(arena.application(app_id).asks.items()):
+            plan = preemption.search(arena.partition, ask, arena.now_ns)
+            if isinstance(plan, Plan):
+                node = plan.node.node_id if plan.node is not None else ""
+                found.append((key, node, [(victim.allocation.unique_key, victim.why) for victim in plan.victims]))
+            else:
+                found.append((key, plan))
     return found
 
 

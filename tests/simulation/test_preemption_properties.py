@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from muster_scheduler.core import invariants, preemption
+from muster_scheduler.core import invariants, preemption, preemption_cover, preemption_victims
 from muster_scheduler.core.commands import UpdateAllocations
-from muster_scheduler.core.objects import Allocation, Ask, PreemptionRule
+from muster_scheduler.core.objects import Allocation, Ask, PreemptionRule, Queue
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.preemption import Plan
 from muster_scheduler.core.reasons import PreemptionNo
@@ -42,7 +44,11 @@ def _check(arena: Arena, ask: Ask, found: Plan | PreemptionNo) -> None:
 
 @BATCHES
 def test_a_search_finds_a_lawful_set_if_and_only_if_there_is_one(first: int) -> None:
-    for seed in range(first, first + PER_TEST):
+    _search_in_random_clusters(range(first, first + PER_TEST))
+
+
+def _search_in_random_clusters(seeds: range) -> None:
+    for seed in seeds:
         dice = random.Random(seed)
         arena = random_arena(dice, allocations=dice.randint(4, 10))
         if dice.random() < 0.4:
@@ -95,6 +101,62 @@ def _take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
 def _ask_again(arena: Arena, gone: Allocation) -> None:
     quantities = {arena.partition.types.names[number]: value for number, value in gone.shape.items}
     arena.want(gone.app_id, f"{gone.key}-again", priority=gone.priority, **quantities)
+
+
+# ---- the checks notice -----------------------------------------------------------------------------------------------
+
+
+def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption_cover.Guard, "allows", lambda *_: True)
+    monkeypatch.setattr(preemption_victims, "Guard", lambda queue, spare: preemption_cover.Guard(queue, {}))
+
+
+def _no_trim(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(chosen: list[preemption_cover.Entry], needs: list[int]) -> list[preemption_cover.Entry]:
+        trim(list(chosen), [1 << 60] * len(needs))  # undoes what is on the guards
+        return chosen
+
+    trim = preemption_cover._trim
+    monkeypatch.setattr(preemption_cover, "_trim", keep)
+
+
+def _any_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    def branch(leaf: Queue, rule: PreemptionRule, _: int | None, *guards: Any) -> preemption_cover.Branch:
+        return preemption_cover.Branch(leaf, rule, None, *guards)
+
+    monkeypatch.setattr(preemption_victims, "Branch", branch)
+
+
+def _everybody_is_entitled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def generous(ask: Ask, underway: preemption_victims.Underway, over: Any) -> preemption_victims.Outside:
+        limits = list(over)
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(preemption_victims.Underway, "used", lambda *_: -1000)
+            return outside(ask, underway, limits)
+
+    outside = preemption_victims.outside
+    monkeypatch.setattr(preemption_victims, "outside", generous)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (_no_guard, "under their guarantee"),
+        (_no_trim, "is a needless victim"),
+        (_any_priority, "may go by None"),
+        (_everybody_is_entitled, "may go by None"),
+    ],
+    ids=["guarantee", "needless", "priority", "entitled"],
+)
+def test_a_broken_search_is_noticed(
+    broken: Callable[[pytest.MonkeyPatch], None], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    with pytest.raises(AssertionError, match=said):
+        _search_in_random_clusters(range(600))
+
+
+# ---- daemons --------------------------------------------------------------------------------------------------------
 
 
 @BATCHES

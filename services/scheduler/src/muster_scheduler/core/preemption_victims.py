@@ -13,6 +13,7 @@ allocation keeps its guarantee in every type of it, and with it asked again woul
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -136,7 +137,7 @@ class Known:
         self.noes: dict[tuple[object, ...], PreemptionNo] = {}
 
     def victims(self, leaf: Queue) -> ByClass:
-        """The leaf's allocations that might go, by class and node; some were perhaps told to since (`may_go`)."""
+        """The leaf's allocations that may go, by class and node."""
         found = self._leaves.get(leaf)
         if found is None:
             self._leaves[leaf] = found = {}
@@ -153,6 +154,23 @@ class Known:
         if found is None:
             self._nodes[leaf, rank] = found = sorted(self.victims(leaf).get(rank, ()))
         return found
+
+    def forget(self, allocation: Allocation) -> None:
+        """It was told to go."""
+        assert allocation.app is not None, f"{allocation} is foreign"
+        leaf, rank, node_id = allocation.app.queue, rank_of(allocation), allocation.node_id
+        by_class = self._leaves.get(leaf)
+        if by_class is None:
+            return
+        nodes = by_class[rank]
+        nodes[node_id].remove(allocation)
+        if not nodes[node_id]:
+            del nodes[node_id]
+            ids = self._nodes.get((leaf, rank))
+            if ids is not None:
+                del ids[bisect_left(ids, node_id)]
+        if not nodes:
+            del by_class[rank]
 
     def least(self, node: Node, short: list[tuple[int, int]]) -> Class | None:
         """The class up to which everything on the node must go at least, to make the room that is short there.
@@ -206,6 +224,7 @@ def go_on(partition: Partition, version: int, ask: Ask, told: list[Allocation]) 
         found.version = partition.version
         found.noes.clear()
         for allocation in told:
+            found.forget(allocation)
             found.underway.take(allocation, ask)
 
 

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from muster_scheduler.core import node_policies
+from muster_scheduler.core.commands import UpdateConfiguration
 from muster_scheduler.core.config import NodeSortPolicy
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.node_policies import (
@@ -421,3 +422,23 @@ def test_the_core_tells_what_is_pending_and_allocated() -> None:
     cluster.release("x", "one")
     cluster.release("x", "many")
     assert index.workload.shapes() == []
+
+
+def test_another_policy_knows_the_work_that_there_is() -> None:
+    queues = "{name: root, submitacl: '*', queues: [{name: a}]}"
+    cluster = Cluster(queues)
+    cluster.app("x", "root.a")
+    cluster.node("n1", vcore=10, **{MILLI: 1_000})
+    cluster.node("n2", vcore=4, **{MILLI: 2_000})
+    cluster.ask("x", "held", wanted=2, vcore=4, **{MILLI: 500})
+    cluster.ask("x", "waits", vcore=8, **{MILLI: 1_500})
+    assert type(cluster.partition.index) is NodeIndex
+    config = Cluster(queues, nodesort="fragmentation").core.config
+    cluster.do(UpdateConfiguration(config))
+    index = cluster.partition.index
+    assert isinstance(index, Fragmentation)
+    counts = [(dict(shape.quantities)[MILLI], count) for shape, count in index.workload.shapes()]
+    assert counts == [(500, 2), (1_500, 1)]
+    assert [node.node_id for node in index] == sorted(
+        ("n1", "n2"), key=lambda name: (cluster.partition.score(cluster.the_node(name)), name)
+    )

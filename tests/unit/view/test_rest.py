@@ -6,8 +6,7 @@ import gzip
 
 import httpx
 import pytest
-from builders import ask
-from muster_scheduler.core.commands import AppItem, AskItem, UpdateAllocations, UpdateApplications
+from muster_scheduler.core.commands import AskItem, UpdateAllocations
 from muster_scheduler.view import render
 from unit.view.recorded import Bench, client_of
 
@@ -275,44 +274,6 @@ async def test_metrics_and_health_of_the_process(filled: Bench) -> None:
             assert metrics.headers["content-type"].startswith("text/plain")
             assert 'muster_view_requests_total{route="/health",status="200"}' in metrics.text
             assert "muster_view_lag_records" in metrics.text
-
-
-async def test_explain(bench: Bench) -> None:
-    rm = bench.rm()
-    rm.cluster.node("n1", vcore=10_000)
-    rm.do(UpdateApplications((AppItem("x", "root.a", "default", "u"),)))
-    rm.do(UpdateAllocations([ask("x", "k1", vcore=3_000), ask("x", "k2", vcore=2_000, wanted=4)]))
-    since = rm.cluster.now_ns
-    rm.cluster.core.apply(UpdateAllocations([ask("x", "k3", vcore=1)]), since, rm.cluster.outcomes[-1])
-    await bench.write(rm)
-    async with bench.view() as view, client_of(view) as client:
-        summary = await client.get("/ws/v1/explain/summary")
-        assert summary.content == (
-            b'{"rm":"rm1","life":"RUNNING","allocated":1,"pending":5,"counts":{"QUEUE_MAX":4,"WAITING_FOR_TURN":1}}\n'
-        )
-        explained = (await client.get("/ws/v1/explain/pending?rm=rm1")).json()
-        assert explained["rm"] == "rm1"
-        assert explained["counts"] == {"QUEUE_MAX": 4, "WAITING_FOR_TURN": 1}
-        limited, waiting = explained["pending"]
-        assert limited == {
-            "partition": "default", "applicationID": "x", "allocationKey": "k2", "queue": "root.a", "count": 4,
-            "reason": "QUEUE_MAX", "resourceType": "vcore", "asked": 2_000, "used": 3_000, "limit": 4_000, "free": 0,
-            "limitQueue": "root.a", "since": since,
-            "message": "Queue root.a uses 3000 of its max of 4000 vcore; 2000 more would go over.",
-        }  # fmt: skip
-        assert (waiting["allocationKey"], waiting["reason"], waiting["since"]) == ("k3", "WAITING_FOR_TURN", since)
-
-
-async def test_explain_for_a_stopped_rm(bench: Bench) -> None:
-    rm = bench.rm()
-    rm.info.life = "STOPPED"
-    rm.cluster.app("x", "root.a")
-    rm.cluster.core.apply(UpdateAllocations([ask("x", "k", vcore=1)]), rm.cluster.now_ns, rm.cluster.outcomes[-1])
-    await bench.write(rm)
-    async with bench.view() as view, client_of(view) as client:
-        assert (await client.get("/ws/v1/explain/summary")).json()["counts"] == {"RM_STOPPED": 1}
-        pending = (await client.get("/ws/v1/explain/pending")).json()["pending"]
-        assert pending[0]["message"] == "The resource manager is stopped; it must register again."
 
 
 async def test_the_lag_is_in_a_header(filled: Bench) -> None:

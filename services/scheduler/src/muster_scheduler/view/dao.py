@@ -291,35 +291,6 @@ class HealthDao(Struct, omit_defaults=True, kw_only=True, rename="pascal"):
     health_checks: list[HealthCheckDao] = []
 
 
-class PendingDao(Struct, kw_only=True, rename="camel"):
-    """A pending ask with its reason, flat (ours; nothing is left out). ``limitQueue``: whose limit it is."""
-
-    partition: str
-    application_id: str = field(name="applicationID")
-    allocation_key: str
-    queue: str
-    count: int
-    reason: str
-    resource_type: str
-    asked: int
-    used: int
-    limit: int
-    free: int
-    limit_queue: str
-    message: str
-    since: int
-
-
-class SummaryDao(Struct, kw_only=True, rename="camel"):
-    """How far an RM's work is, in counts (ours)."""
-
-    rm: str
-    life: str
-    allocated: int
-    pending: int
-    counts: dict[str, int]
-
-
 # ---- clusters and partitions -----------------------------------------------------------------------------------------
 
 

@@ -1,54 +1,72 @@
-"""Why is it pending? The answers are read where the scheduler recorded them; nothing is found out anew."""
+"""Why is it pending, who must go, where does a queue stand (docs/explain.md).
+
+The answers are read where the scheduler recorded them; nothing is found out anew. What is not recorded because it
+concerns one ask alone (its reservation, whether it may preempt at all) is read from the ask and its queue.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from muster_service.go_json import go_json
 
-from muster_scheduler.core.objects import Ask
+from muster_scheduler.core.objects import Allocation, Application, Ask
 from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
+from muster_scheduler.core.states import QueueState
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao
+from muster_scheduler.view import dao, explain_preemption
+from muster_scheduler.view.explain_dao import ApplicationDao, KeptNodeDao, PendingDao, PreemptedDao, SummaryDao
+from muster_scheduler.view.explain_preemption import Victims
 from muster_scheduler.view.render import Pieces, small
 
 
 def reason_of(wanted: Ask, *, stopped: bool) -> Reason:
-    """An ask's recorded reason; without one the scheduler has not come to it, or (stopped) will not."""
-    recorded = wanted.group.reason if wanted.group is not None else None
-    if recorded is not None:
-        return recorded
-    return Reason(ReasonCode.RM_STOPPED if stopped else ReasonCode.WAITING_FOR_TURN, since_ns=wanted.created_ns)
+    """Why an ask is pending now.
 
-
-def pending(state: RmState) -> Pieces:
-    """Every pending ask with its reason, and how often each reason is given.
-
-    ``{"rm": …, "pending": [PendingDao …], "counts": {code: pending allocations}}``
+    Where nothing is decided (the RM, or a queue on the way up, is stopped) that is the reason, whatever was recorded
+    before. Without a recorded one the scheduler has not come to it.
     """
-    stopped = state.info.life == "STOPPED"
-    counts: Counter[str] = Counter()
-    sentences: dict[int, str] = {}  # many asks share one reason; by identity, so they are kept
-    kept: list[Reason] = []
-    asks = [(each, wanted) for each in state.core.partitions.values() for wanted in _asks(each)]
+    if stopped:
+        return Reason(ReasonCode.RM_STOPPED, since_ns=wanted.created_ns)
+    for queue in wanted.app.queue.ancestry:
+        if queue.state is QueueState.STOPPED:
+            return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=wanted.created_ns)
+    recorded = wanted.group.reason if wanted.group is not None else None
+    return recorded or Reason(ReasonCode.WAITING_FOR_TURN, since_ns=wanted.created_ns)
 
-    def shown(of: tuple[Partition, Ask]) -> dao.PendingDao:
-        partition, wanted = of
-        reason = reason_of(wanted, stopped=stopped)
-        counts[reason.code.value] += wanted.pending
-        message = sentences.get(id(reason))
-        if message is None:
-            kept.append(reason)
-            message = sentences[id(reason)] = reason.sentence()
-        return dao.PendingDao(
-            partition=partition.name,
+
+class Explainer:
+    """Explains asks, each in O(1): many share one reason, whose sentence is made once.
+
+    :param victims: by the ask that they make room for.
+    """
+
+    def __init__(self, partition: Partition, victims: Victims, now_ns: int, *, stopped: bool) -> None:
+        self._partition, self._victims, self._now_ns, self._stopped = partition, victims, now_ns, stopped
+        self._sentences: dict[tuple[int, str], str] = {}
+        self._kept: list[Reason] = []  # so that no other reason gets the identity of one that has gone
+
+    def ask(self, wanted: Ask) -> PendingDao:
+        """A pending ask: why, what is kept free for it, what preemption does."""
+        reason = reason_of(wanted, stopped=self._stopped)
+        preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
+        said = [self._sentence(reason, explain_preemption.worth_saying(preemption))]
+        said.append(explain_preemption.sentence_of_ask(preemption))
+        kept = wanted.reserved
+        if kept is not None:
+            said.append(f"Node {kept.node_id} is kept free for it.")
+        return PendingDao(
+            partition=self._partition.name,
             application_id=wanted.app.app_id,
             allocation_key=wanted.key,
             queue=wanted.app.queue.path,
             count=wanted.pending,
+            priority=wanted.priority,
+            resource=wanted.shape.quantities,
             reason=reason.code.value,
             resource_type=reason.resource_type,
             asked=saturated(reason.asked),
@@ -56,23 +74,60 @@ def pending(state: RmState) -> Pieces:
             limit=saturated(reason.limit),
             free=saturated(reason.free),
             limit_queue=reason.queue,
-            message=message,
+            who=reason.who,
+            node=reason.node,
+            nodes=reason.nodes,
+            reserved_nodes=reason.reserved,
+            lacking=[dao.LackingDao(resource_type=name, nodes=count) for name, count in reason.lacking],
             since=reason.since_ns,
+            reservation=KeptNodeDao(node=kept.node_id, since=wanted.reserved_ns) if kept is not None else None,
+            preemption=preemption,
+            scaled_up=wanted.scaled_up,
+            message=" ".join(text for text in said if text),
         )
+
+    def _sentence(self, reason: Reason, no: str) -> str:
+        found = self._sentences.get((id(reason), no))
+        if found is None:
+            self._kept.append(reason)
+            own = replace(reason, preemption=PreemptionNo(no) if no else None)
+            self._sentences[id(reason), no] = found = own.sentence()
+        return found
+
+
+# ---- everything that waits -------------------------------------------------------------------------------------------
+
+
+def pending(state: RmState, now_ns: int) -> Pieces:
+    """Every pending ask with its reason, and how often each reason is given.
+
+    ``{"rm": …, "pending": [PendingDao …], "counts": {code: pending allocations}}``
+    """
+    counts: Counter[str] = Counter()
+    asks: list[tuple[Explainer, Ask]] = []
+    for partition in state.core.partitions.values():
+        explainer = _explainer(state, partition, now_ns)
+        asks += [(explainer, wanted) for wanted in _asks(partition)]
+
+    def shown(of: tuple[Explainer, Ask]) -> PendingDao:
+        explainer, wanted = of
+        found = explainer.ask(wanted)
+        counts[found.reason] += wanted.pending
+        return found
 
     yield b'{"rm":%b,"pending":[' % go_json(state.info.rm_id)
     yield from small((of for of in asks if not of[1].gone), shown)
     yield b'],"counts":%b}\n' % go_json(dict(counts))
 
 
-def summary(state: RmState) -> dao.SummaryDao:
+def summary(state: RmState) -> SummaryDao:
     """How many are allocated, and how many wait for what: O(pending asks), made for polling."""
     stopped = state.info.life == "STOPPED"
     counts: Counter[str] = Counter()
     for partition in state.core.partitions.values():
         for wanted in _asks(partition):
             counts[reason_of(wanted, stopped=stopped).code.value] += wanted.pending
-    return dao.SummaryDao(
+    return SummaryDao(
         rm=state.info.rm_id,
         life=state.info.life,
         allocated=dao.total_containers(state.core.partitions.values()),
@@ -85,3 +140,103 @@ def _asks(partition: Partition) -> Iterator[Ask]:
     for app in partition.apps.values():
         if app.asks:
             yield from app.asks.values()
+
+
+def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
+    victims = explain_preemption.victims_of(partition)
+    return Explainer(partition, victims, now_ns, stopped=state.info.life == "STOPPED")
+
+
+# ---- one of them -----------------------------------------------------------------------------------------------------
+
+
+def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
+    """One pending ask."""
+    victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
+    return Explainer(partition, victims, now_ns, stopped=state.info.life == "STOPPED").ask(wanted)
+
+
+def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
+    """An application: why it may not run, what it waits for, which of its allocations must go.
+
+    ``{ApplicationDao …, "asks": [PendingDao …], "preempted": [PreemptedDao …]}``
+    """
+    stopped = state.info.life == "STOPPED"
+    counts: Counter[str] = Counter()
+    for wanted in app.asks.values():
+        counts[reason_of(wanted, stopped=stopped).code.value] += wanted.pending
+    head = ApplicationDao(
+        partition=partition.name,
+        application_id=app.app_id,
+        queue=app.queue.path,
+        state=app.state.value,
+        since=app.story[-1][0] if app.story else app.submitted_ns,
+        user=app.user,
+        group=app.user_group,
+        allocations=len(app.allocations),
+        pending=counts.total(),
+        counts=dict(counts),
+        waiting=None
+        if app.reason is None
+        else {
+            "reason": app.reason.code.value,
+            "queue": app.reason.queue,
+            "who": app.reason.who,
+            "used": app.reason.used,
+            "limit": app.reason.limit,
+            "since": app.reason.since_ns,
+        },
+        message=_application_sentence(app, counts.total()),
+    )
+    explainer = _explainer(state, partition, now_ns)
+    lists: list[tuple[bytes, Pieces]] = [
+        (b"asks", small((each for each in list(app.asks.values()) if not each.gone), explainer.ask)),
+        (b"preempted", small(explain_preemption.of_application(app), _storyteller(partition))),
+    ]
+    yield go_json(head)[:-1]
+    for name, pieces in lists:
+        yield b',"%b":[' % name
+        yield from pieces
+        yield b"]"
+    yield b"}\n"
+
+
+def _application_sentence(app: Application, pending: int) -> str:
+    has = f"It has {len(app.allocations)} allocation{'s' * (len(app.allocations) != 1)}"
+    if not pending:
+        return f"It is {app.state.lower()}. {has}, and wants no more."
+    wants = f"{has}, and wants {pending} more."
+    return f"It is {app.state.lower()}. {wants}" + (f" {app.reason.sentence()}" if app.reason is not None else "")
+
+
+# ---- who must go -----------------------------------------------------------------------------------------------------
+
+
+def preempted(state: RmState) -> Pieces:
+    """Every allocation that was told to go by preemption. ``{"rm": …, "preempted": [PreemptedDao …]}``"""
+    yield b'{"rm":%b,"preempted":[' % go_json(state.info.rm_id)
+    first = True
+    for partition in state.core.partitions.values():
+        for piece in small(_still_there(explain_preemption.told_to_go(partition)), _storyteller(partition)):
+            yield piece if first else b"," + piece.removeprefix(b",")
+            first = False
+    yield b"]}\n"
+
+
+def preemption(partition: Partition, held: Allocation) -> PreemptedDao | None:
+    """One allocation's; None: it was not told to go."""
+    return explain_preemption.story(partition, held, held.preempted) if held.preempted is not None else None
+
+
+def _still_there(found: Iterable[Allocation]) -> Iterator[Allocation]:
+    for held in found:
+        if not held.gone:
+            yield held
+
+
+def _storyteller(partition: Partition) -> Callable[[Allocation], PreemptedDao]:
+    def tell(held: Allocation) -> PreemptedDao:
+        assert held.preempted is not None, f"{held} was not told to go"
+        return explain_preemption.story(partition, held, held.preempted)
+
+    return tell

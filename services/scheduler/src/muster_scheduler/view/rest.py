@@ -23,7 +23,7 @@ from muster_scheduler.core.acl import GROUP_NAME, QUEUE_NAME, USER_NAME
 from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao, explain, go, metrics, placement_rules, render, usage
+from muster_scheduler.view import dao, explain, explain_queue, go, metrics, placement_rules, render, usage
 from muster_scheduler.view.errors import RequestRefused
 from muster_scheduler.view.render import Pieces
 from muster_scheduler.view.routes import Routes
@@ -133,6 +133,11 @@ class ViewRest:
                 ("/ws/v1/scheduler/healthcheck", self._healthcheck),
                 ("/ws/v1/explain/pending", self._explain_pending),
                 ("/ws/v1/explain/summary", self._explain_summary),
+                ("/ws/v1/explain/ask/{application}/{key}", self._explain_ask),
+                ("/ws/v1/explain/application/{application}", self._explain_application),
+                ("/ws/v1/explain/queue/{queue}", self._explain_queue),
+                ("/ws/v1/explain/preempted", self._explain_preempted),
+                ("/ws/v1/explain/preemption/{application}/{key}", self._explain_preemption),
                 ("/ws/v1/metrics", self._metrics),
                 ("/metrics", self._metrics),
                 ("/health", self._health),
@@ -293,19 +298,10 @@ class ViewRest:
         return state.core.partitions.get(call.path["partition"]) if state is not None else None
 
     def _leaf(self, call: Call) -> tuple[Partition, Queue]:
-        """The queue that the path names. Its name is unescaped once more than the path, as in the real core."""
-        name = go.query_unescape(call.path["queue"])
-        if name is None:
-            raise RequestRefused(400, f"Queue name {_shown(call.path['queue'])} is not escaped as a query is")
-        for part in name.split("."):
-            if not QUEUE_NAME.fullmatch(part):
-                raise RequestRefused(
-                    400,
-                    f"Invalid queue name {_shown(name)}: each part between dots takes 1 to 64 of letters, digits and "
-                    "_ : # / @ -",
-                )
+        """The queue that the path names."""
+        path = _queue_path(call)
         partition = self._partition(call)
-        queue = partition.queues.get(name.lower())
+        queue = partition.queues.get(path)
         if queue is None:
             raise RequestRefused(404, "Queue not found")
         return partition, queue
@@ -422,10 +418,60 @@ class ViewRest:
         return Answer(render.body(health))
 
     async def _explain_pending(self, call: Call) -> Answer:
-        return Answer(explain.pending(self._known(call)))
+        return Answer(explain.pending(self._known(call), self._clock.now_ns()))
 
     async def _explain_summary(self, call: Call) -> Answer:
         return Answer(render.body(explain.summary(self._known(call))))
+
+    async def _explain_ask(self, call: Call) -> Answer:
+        state, partition, app = self._explained(call)
+        wanted = app.asks.get(call.path["key"])
+        if wanted is None:
+            raise RequestRefused(404, "Ask not found: it is allocated, or was never asked for")
+        return Answer(render.body(explain.ask(state, partition, wanted, self._clock.now_ns())))
+
+    async def _explain_application(self, call: Call) -> Answer:
+        return Answer(explain.application(*self._explained(call), self._clock.now_ns()))
+
+    async def _explain_queue(self, call: Call) -> Answer:
+        path = _queue_path(call)
+        state = self._known(call)
+        for partition in self._partitions_of(call, state):
+            queue = partition.queues.get(path)
+            if queue is not None:
+                found = explain_queue.explained(partition, queue, stopped=state.info.life == "STOPPED")
+                return Answer(render.body(found))
+        raise RequestRefused(404, "Queue not found")
+
+    async def _explain_preempted(self, call: Call) -> Answer:
+        return Answer(explain.preempted(self._known(call)))
+
+    async def _explain_preemption(self, call: Call) -> Answer:
+        _, partition, app = self._explained(call)
+        held = app.allocations.get(call.path["key"])
+        if held is None:
+            raise RequestRefused(404, "Allocation not found")
+        found = explain.preemption(partition, held)
+        if found is None:
+            raise RequestRefused(404, "Allocation was not preempted")
+        return Answer(render.body(found))
+
+    def _explained(self, call: Call) -> tuple[RmState, Partition, Application]:
+        """The application that the path names, in the partition that ``?partition=`` names, else in any."""
+        state = self._known(call)
+        for partition in self._partitions_of(call, state):
+            app = partition.live_application(call.path["application"])
+            if app is not None:
+                return state, partition, app
+        raise RequestRefused(404, "Application not found")
+
+    def _partitions_of(self, call: Call, state: RmState) -> list[Partition]:
+        named = call.query.get("partition", "")
+        if not named:
+            return list(state.core.partitions.values())
+        if named not in state.core.partitions:
+            raise RequestRefused(404, "Partition not found")
+        return [state.core.partitions[named]]
 
     def _known(self, call: Call) -> RmState:
         state = self._rm(call)
@@ -453,6 +499,21 @@ def _application(partition: Partition, app: Application | None) -> Answer:
     if app is None:
         raise RequestRefused(404, "Application not found")
     return Answer(render.line(render.application(partition, app)))
+
+
+def _queue_path(call: Call) -> str:
+    """A queue's path in a path, which is unescaped once more than the path, as in the real core."""
+    name = go.query_unescape(call.path["queue"])
+    if name is None:
+        raise RequestRefused(400, f"Queue name {_shown(call.path['queue'])} is not escaped as a query is")
+    for part in name.split("."):
+        if not QUEUE_NAME.fullmatch(part):
+            raise RequestRefused(
+                400,
+                f"Invalid queue name {_shown(name)}: each part between dots takes 1 to 64 of letters, digits and "
+                "_ : # / @ -",
+            )
+    return name.lower()
 
 
 def _each(names: list[str], make: Callable[[str], Any]) -> Pieces:

@@ -1,0 +1,340 @@
+"""Explain over a log in memory: every endpoint, what it says, and its statuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from builders import Cluster, ask, nodes
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+)
+from muster_scheduler.core.states import QueueEvent
+from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.view import explain
+from muster_service.go_json import go_json
+from unit.view.recorded import Bench, Recorded, client_of
+
+E = "/ws/v1/explain"
+BAD_NAME = "Invalid queue name 'root..a': each part between dots takes 1 to 64 of letters, digits and _ : # / @ -"
+PREEMPTING = """
+{name: root, submitacl: '*', queues: [
+  {name: a, resources: {guaranteed: {vcore: 4m}}, properties: {preemption.delay: 1s}},
+  {name: b, resources: {max: {vcore: 20m}}, properties: {preemption.policy: fence, priority.offset: '2'}}]}
+"""
+
+
+def preempting(rm: Recorded) -> None:
+    """x of root.a is under its guarantee; y of root.b must give."""
+    cluster = rm.cluster
+    cluster.node("n1", vcore=10)
+    cluster.app("x", "root.a")
+    cluster.app("y", "root.b")
+    cluster.do(
+        UpdateAllocations([AskItem(f"v{n}", "y", "default", {"vcore": 2}, allow_preempt_self=True) for n in range(5)])
+    )
+    cluster.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 3}, priority=5, allow_preempt_other=True)]))
+    cluster.wait(2)
+
+
+async def get(bench: Bench, path: str, status: int = 200) -> Any:
+    async with bench.view() as view, client_of(view) as client:
+        answer = await client.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.do(UpdateApplications((AppItem("x", "root.a", "default", "u"),)))
+    rm.do(UpdateAllocations([ask("x", "k1", vcore=3_000), ask("x", "k2", vcore=2_000, wanted=4)]))
+    since = rm.cluster.now_ns
+    rm.cluster.core.apply(UpdateAllocations([ask("x", "k3", vcore=1)]), since, rm.cluster.outcomes[-1])
+    await bench.write(rm)
+    assert await get(bench, f"{E}/summary") == {
+        "rm": "rm1", "life": "RUNNING", "allocated": 1, "pending": 5,
+        "counts": {"QUEUE_MAX": 4, "WAITING_FOR_TURN": 1},
+    }  # fmt: skip
+    explained = await get(bench, f"{E}/pending?rm=rm1")
+    assert explained["rm"] == "rm1"
+    assert explained["counts"] == {"QUEUE_MAX": 4, "WAITING_FOR_TURN": 1}
+    limited, waiting = explained["pending"]
+    assert limited == {
+        "partition": "default", "applicationID": "x", "allocationKey": "k2", "queue": "root.a", "count": 4,
+        "priority": 0, "resource": {"vcore": 2_000}, "reason": "QUEUE_MAX", "resourceType": "vcore", "asked": 2_000,
+        "used": 3_000, "limit": 4_000, "free": 0, "limitQueue": "root.a", "who": "", "node": "", "nodes": 0,
+        "reservedNodes": 0, "lacking": [], "since": since, "reservation": None,
+        "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "victims": []}, "scaledUp": False,
+        "message": "Queue root.a uses 3000 of its max of 4000 vcore; 2000 more would go over.",
+    }  # fmt: skip
+    assert (waiting["allocationKey"], waiting["reason"], waiting["since"]) == ("k3", "WAITING_FOR_TURN", since)
+    assert waiting["preemption"]["state"] == "NONE"
+    assert await get(bench, f"{E}/ask/x/k2") == limited
+
+
+async def test_who_must_go_and_for_whom(bench: Bench) -> None:
+    rm = bench.rm(queues=PREEMPTING)
+    preempting(rm)
+    await bench.write(rm)
+    now_ns = rm.cluster.now_ns
+    asked = await get(bench, f"{E}/ask/x/k")
+    victims = asked["preemption"]["victims"]
+    assert len(victims) == 2
+    assert asked["preemption"] == {"state": "CHOSEN", "no": "", "mayAt": 0, "victims": victims}
+    assert asked["reservation"] == {"node": "n1", "since": now_ns}
+    assert asked["message"].endswith("2 allocations were told to go for it. Node n1 is kept free for it.")
+    told = await get(bench, f"{E}/preempted")
+    assert told["rm"] == "rm1"
+    assert [
+        {"applicationID": each["applicationID"], "allocationKey": each["allocationKey"], "node": each["node"]}
+        for each in told["preempted"]
+    ] == victims
+    first = told["preempted"][0]
+    assert first == await get(bench, f"{E}/preemption/y/{first['allocationKey']}")
+    message = first.pop("message")
+    assert first == {
+        "partition": "default", "applicationID": "y", "allocationKey": first["allocationKey"], "queue": "root.b",
+        "node": "n1", "priority": 0, "resource": {"vcore": 2}, "rule": "GUARANTEE", "since": now_ns,
+        "forApplicationID": "x", "forAllocationKey": "k", "forQueue": "root.a", "victimShareBefore": 0.5,
+        "victimShareAfter": 0.3, "askerShareBefore": 0.0, "askerShareAfter": 0.75,
+    }  # fmt: skip
+    assert message == (
+        "It must go for k of application x, whose queue is under its guarantee: root.a goes from 0% to 75% of its "
+        "share, root.b goes from 50% to 30% of its share."
+    )
+    app = await get(bench, f"{E}/application/y")
+    assert [each["allocationKey"] for each in app["preempted"]] == [each["allocationKey"] for each in victims]
+
+
+async def test_what_has_gone_is_no_victim_any_more(bench: Bench) -> None:
+    rm = bench.rm(queues=PREEMPTING)
+    preempting(rm)
+    cluster = rm.cluster
+    keys = [held.key for held in cluster.application("y").allocations.values() if held.preempted is not None]
+    gone = [ReleaseItem("default", "y", key, Termination.PREEMPTED_BY_SCHEDULER) for key in keys[:1]]
+    cluster.do(UpdateAllocations((), gone))
+    await bench.write(rm)
+    asked = await get(bench, f"{E}/ask/x/k")
+    assert [each["allocationKey"] for each in asked["preemption"]["victims"]] == keys[1:]
+    assert "1 allocation was told to go for it." in asked["message"]
+    assert len((await get(bench, f"{E}/preempted"))["preempted"]) == 1
+
+
+async def test_an_application(bench: Bench) -> None:
+    rm = bench.rm(queues="{name: root, submitacl: '*', queues: [{name: a, maxapplications: 1}]}")
+    rm.cluster.node("n1", vcore=10)
+    for app in ("x", "y"):
+        rm.cluster.app(app, "root.a")
+        rm.cluster.ask(app, "k", vcore=1)
+    rm.cluster.ask("x", "wide", vcore=11)
+    since = rm.cluster.now_ns
+    await bench.write(rm)
+    runs, waits = await get(bench, f"{E}/application/x"), await get(bench, f"{E}/application/y")
+    assert {name: runs[name] for name in runs if name not in ("asks", "preempted")} == {
+        "partition": "default", "applicationID": "x", "queue": "root.a", "state": "Running", "since": since,
+        "user": "alice", "group": "", "allocations": 1, "pending": 1, "counts": {"LARGER_THAN_ANY_NODE": 1},
+        "waiting": None, "message": "It is running. It has 1 allocation, and wants 1 more.",
+    }  # fmt: skip
+    assert [each["allocationKey"] for each in runs["asks"]] == ["wide"]
+    assert runs["preempted"] == []
+    assert waits["waiting"] == {
+        "reason": "QUEUE_MAX_APPLICATIONS", "queue": "root.a", "who": "", "used": 1, "limit": 1, "since": since,
+    }  # fmt: skip
+    assert waits["message"] == (
+        "It is accepted. It has 0 allocations, and wants 1 more. Queue root.a runs 1 applications and may run 1."
+    )
+    assert waits["asks"][0]["reason"] == "QUEUE_MAX_APPLICATIONS"
+
+
+async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
+    rm = bench.rm(queues=PREEMPTING)
+    preempting(rm)
+    rm.cluster.ask("y", "waits", vcore=50)
+    await bench.write(rm)
+    poor, fenced = await get(bench, f"{E}/queue/root.a"), await get(bench, f"{E}/queue/root.B")
+    assert poor == {
+        "partition": "default", "queue": "root.a", "state": "Active", "leaf": True, "managed": True, "share": 0.0,
+        "allocated": {}, "preempting": {}, "pending": {"vcore": 3}, "maximum": {}, "headroom": {"vcore": 0},
+        "guarantees": [
+            {"queue": "root.a", "resourceType": "vcore", "guaranteed": 4, "used": 0, "preempting": 0, "missing": 4}
+        ],
+        "applications": 1, "runningApplications": 0, "maxApplications": 0, "preemptionFence": "root",
+        "protectedBy": "", "preemptionDelay": 1_000_000_000, "preemptsByPriority": True, "priorityFence": False,
+        "priorityOffset": 0, "currentPriority": 5, "quotaAt": 0, "asks": {"NO_NODE_HAS_ROOM": 1},
+        "message": "It is under its guarantee by 4 vcore. No vcore is left in its headroom. "
+        "1 ask waits in it.",
+    }  # fmt: skip
+    assert (fenced["share"], fenced["allocated"], fenced["preempting"]) == (0.5, {"vcore": 10}, {"vcore": 4})
+    assert (fenced["preemptionFence"], fenced["priorityOffset"], fenced["currentPriority"]) == ("root.b", 2, 2)
+    assert fenced["asks"] == {"QUEUE_MAX": 1}
+    assert "Asks in it preempt nothing outside of root.b." in fenced["message"]
+    root = await get(bench, f"{E}/queue/root")
+    assert root["asks"] == {"NO_NODE_HAS_ROOM": 1, "QUEUE_MAX": 1}
+    assert (root["applications"], root["runningApplications"]) == (2, 1)
+
+
+GUARANTEES = """
+{name: root, submitacl: '*', resources: {}, queues: [{name: top, resources: {guaranteed: {vcore: 8m, memory: 5}},
+  properties: {preemption.policy: disabled}, queues: [
+   {name: fenced, properties: {preemption.policy: fence}, resources: {guaranteed: {memory: 1}}, queues:
+     [{name: leaf, resources: {guaranteed: {vcore: 2m}}}]}, {name: open}]}]}
+"""
+
+
+async def test_guarantees_count_up_to_the_fence_and_the_nearest_word_protects(bench: Bench) -> None:
+    rm = bench.rm(queues=GUARANTEES)
+    rm.cluster.node("n", vcore=10, memory=10)
+    rm.cluster.app("x", "root.top.open")
+    rm.cluster.ask("x", "k", vcore=3, memory=7)
+    await bench.write(rm)
+    leaf, open_ = await get(bench, f"{E}/queue/root.top.fenced.leaf"), await get(bench, f"{E}/queue/root.top.open")
+    assert [(each["queue"], each["resourceType"], each["missing"]) for each in leaf["guarantees"]] == [
+        ("root.top.fenced.leaf", "vcore", 2),
+    ]
+    assert leaf["preemptionFence"] == "root.top.fenced"
+    assert leaf["protectedBy"] == ""
+    assert [(each["queue"], each["resourceType"], each["missing"]) for each in open_["guarantees"]] == [
+        ("root.top", "memory", 0),
+        ("root.top", "vcore", 5),
+    ]
+    assert open_["protectedBy"] == "root.top.open", "inherited: the property stands at each of them"
+    assert open_["message"].startswith("It has no guarantee of its own.")
+    assert "Nothing in it is preempted for others." in open_["message"]
+
+
+async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None:
+    rm = bench.rm(queues="{name: root, submitacl: '*', queues: [{name: a, maxapplications: 1}]}")
+    rm.cluster.app("x", "root.a")
+    rm.cluster.node("n", vcore=1)
+    rm.cluster.ask("x", "k", vcore=1)
+    queue = rm.cluster.queue("root.a")
+    rm.cluster.partition.change_queue_state(queue, QueueEvent.REMOVE)
+    queue.quota_ns = 7
+    rm.cluster.outcomes[-1].touch(queue, "default")
+    await bench.write(rm)
+    found = await get(bench, f"{E}/queue/root.a")
+    assert (found["state"], found["quotaAt"]) == ("Draining", 7)
+    assert found["message"] == (
+        "It is draining: what is in it runs on, nothing new comes in. It has no guarantee of its own. No vcore is left "
+        "in its headroom. What is above its max is going to be cut back. It runs as many applications "
+        "as it may, 1. Nothing waits in it."
+    )
+
+
+async def test_for_a_stopped_rm_that_is_the_reason_whatever_was_before(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k", vcore=1)
+    rm.info.life = "STOPPED"
+    await bench.write(rm)
+    assert (await get(bench, f"{E}/summary"))["counts"] == {"RM_STOPPED": 1}
+    (asked,) = (await get(bench, f"{E}/pending"))["pending"]
+    assert asked["message"] == "The resource manager is stopped; it must register again."
+    assert (await get(bench, f"{E}/queue/root.a"))["asks"] == {"RM_STOPPED": 1}
+    assert (await get(bench, f"{E}/application/x"))["counts"] == {"RM_STOPPED": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("ask/x/nope", 404, "Ask not found: it is allocated, or was never asked for"),
+        ("ask/nope/k", 404, "Application not found"),
+        ("ask/x/k2?partition=nope", 404, "Partition not found"),
+        ("ask/x/k2?partition=default", 200, None),
+        ("ask/x/k2?rm=nope", 404, "Resource manager not found: 'nope'"),
+        ("application/nope", 404, "Application not found"),
+        ("application/x", 200, None),
+        ("queue/root.nope", 404, "Queue not found"),
+        ("queue/root..a", 400, BAD_NAME),
+        ("queue/root.a?partition=default", 200, None),
+        ("preempted", 200, None),
+        ("preemption/x/k1", 404, "Allocation was not preempted"),
+        ("preemption/x/nope", 404, "Allocation not found"),
+        ("preemption/nope/k1", 404, "Application not found"),
+    ],
+)  # fmt: skip
+async def test_each_route(bench: Bench, path: str, status: int, message: str | None) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k1", vcore=3_000)
+    rm.cluster.ask("x", "k2", vcore=2_000)
+    await bench.write(rm)
+    answer = await get(bench, f"{E}/{path}", status)
+    if message is not None:
+        assert answer == {"status_code": status, "message": message, "description": message}
+
+
+async def test_without_any_rm(bench: Bench) -> None:
+    for path in ("pending", "preempted", "ask/x/k", "application/x", "queue/root", "preemption/x/k"):
+        assert (await get(bench, f"{E}/{path}", 404))["message"] == "No resource manager is registered"
+
+
+# ---- what concerns one ask alone ------------------------------------------------------------------------------------
+
+
+def explained(cluster: Cluster, key: str, now_ns: int | None = None) -> Any:
+    state = RmState(RmInfo("rm1", life="RUNNING"), cluster.core)
+    wanted = cluster.application("x").asks[key]
+    return json.loads(
+        go_json(explain.ask(state, cluster.partition, wanted, cluster.now_ns if now_ns is None else now_ns))
+    )
+
+
+def test_asks_that_share_a_reason_have_their_own_word_about_preemption() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 5m}}}]}")
+    cluster.node("n", vcore=5)
+    cluster.app("x", "root.a")
+    cluster.do(UpdateAllocations([AskItem("held", "x", "default", {"vcore": 4})]))
+    for key, other in (("may", True), ("may-not", False)):
+        cluster.do(UpdateAllocations([AskItem(key, "x", "default", {"vcore": 2}, allow_preempt_other=other)]))
+    cluster.wait(40)
+    cluster.do(UpdateAllocations([AskItem("young", "x", "default", {"vcore": 2}, allow_preempt_other=True)]))
+    assert [explained(cluster, key)["preemption"]["no"] for key in ("may", "may-not", "young")] == [
+        "OVER_GUARANTEE",
+        "NOT_ALLOWED",
+        "TOO_YOUNG",
+    ]
+    young = explained(cluster, "young")
+    assert young["preemption"]["mayAt"] == cluster.now_ns + 30_000_000_000
+    assert "Preemption: it has not waited long enough to preempt." in young["message"]
+    assert "Preemption" not in explained(cluster, "may-not")["message"]
+    assert explained(cluster, "young", cluster.now_ns + 30_000_000_000)["preemption"]["no"] == "OVER_GUARANTEE"
+
+
+def test_in_a_stopped_queue_nothing_is_decided() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: p, queues: [{name: a}]}]}")
+    cluster.app("x", "root.p.a")
+    cluster.ask("x", "k", vcore=1)
+    assert explained(cluster, "k")["reason"] == "NO_NODES"
+    cluster.partition.change_queue_state(cluster.queue("root.p"), QueueEvent.STOP)
+    found = explained(cluster, "k")
+    assert (found["reason"], found["limitQueue"]) == ("QUEUE_STOPPED", "root.p")
+    assert found["message"] == "Queue root.p is stopped."
+
+
+def test_the_sentence_is_that_of_the_reason_of_now() -> None:
+    """Sentences are kept by the reason's identity, which must not pass on to another reason meanwhile."""
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
+    cluster.app("x", "root.a")
+    cluster.ask("x", "k", vcore=1, memory=1)
+    explainer = explain.Explainer(cluster.partition, {}, cluster.now_ns, stopped=False)
+    wanted = cluster.application("x").asks["k"]
+    codes = set()
+    for number in range(1, 60):
+        capacity = {"memory": number} if number % 2 else {"vcore": number, "memory": 0}
+        cluster.do(nodes(NodeAction.CREATE, {"n": capacity}))
+        codes.add(explain.reason_of(wanted, stopped=False).code)
+        assert explainer.ask(wanted).message == explain.reason_of(wanted, stopped=False).sentence()
+        cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
+        codes.add(explain.reason_of(wanted, stopped=False).code)
+        assert explainer.ask(wanted).message == explain.reason_of(wanted, stopped=False).sentence()
+    assert len(codes) >= 2

@@ -60,7 +60,7 @@ class Claims:
             waitlist = group.app.queue.waitlists.get(group.wait_key)
             if group.parked_key is None or waitlist is None:
                 continue
-            if waitlist.place is None:  # in flight: the budget ran out
+            if not waitlist.holds:  # the budget ran out before it was tried
                 partition.waiting.parked[group] = None
                 continue
             lists[waitlist] = None
@@ -80,8 +80,12 @@ class Claims:
         if self._idle and self._idle_version != partition.version:
             idle, self._idle = self._idle, {}
             for waitlist in idle:
-                if not waitlist.gone and waitlist.place is not None:
+                if waitlist.gone:
+                    continue
+                if waitlist.holds:
                     self._ask(waitlist, self._rights_since(waitlist), now_ns)
+                else:  # the budget ran out before it was tried
+                    self._idle[waitlist] = None
         self._idle_version = partition.version
 
     def _ask(self, waitlist: Waitlist, rights_since: Iterable[int], now_ns: int) -> None:
@@ -156,7 +160,7 @@ class Claims:
                 had_theirs = self._due.pop(waitlist)
                 if waitlist.gone:
                     continue
-                if waitlist.place is None:  # in flight: the budget ran out
+                if not waitlist.holds:  # the budget ran out before it was tried
                     self._due[waitlist] = had_theirs
                     continue
                 self._turn(waitlist, had_theirs, attempts, out, now_ns)
@@ -287,11 +291,15 @@ class Claims:
         """Tells the RM of the asks that only a larger cluster would help: each once (core-features §2.17)."""
         self.report_ns = 0
         no_node = self._partition.waiting.no_node
-        for waitlist in self._unreported:
-            if waitlist.place is no_node:  # else it comes again when it is there again
-                for group in list(waitlist.unreported):
-                    self._report_group(waitlist, group, out, now_ns)
-        self._unreported.clear()
+        unreported, self._unreported = self._unreported, {}
+        for waitlist in unreported:
+            if waitlist.place is not no_node:
+                continue  # it comes again when it is there again
+            if not waitlist.holds:  # the budget ran out before it was tried
+                self._unreported[waitlist] = None
+                continue
+            for group in list(waitlist.unreported):
+                self._report_group(waitlist, group, out, now_ns)
 
     def _report_group(self, waitlist: Waitlist, group: AskGroup, out: Outcome, now_ns: int) -> None:
         head = group.head()

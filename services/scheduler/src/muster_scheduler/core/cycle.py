@@ -77,9 +77,9 @@ class Cycle:
         # 9. Other nodes may mean another "no", even where they do not mean a "yes".
         if self._explained_version != partition.capacity_version:
             self._explained_version = partition.capacity_version
-            for shape, lists in self._waiting.no_node.items():
+            for shape in self._waiting.no_node:
                 reason = partition.figures.reason(shape)
-                for waitlist in lists:
+                for waitlist in self._waiting.no_node.lists(shape):
                     self._waiting.note(waitlist, reason, out, now_ns)
         return made
 
@@ -128,7 +128,7 @@ class Cycle:
     def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
         waiting = self._waiting
         if group.required_node:
-            place = waiting.required.setdefault(group.required_node, {})
+            place = waiting.required_place(group.required_node)
             waiting.park(group, place, self._required_node_reason(group), out, now_ns)
         else:
             waiting.park(group, waiting.no_node, self._partition.figures.reason(group.shape), out, now_ns)
@@ -229,7 +229,7 @@ class Cycle:
     def _full_ledger(self, app: Application) -> Ledger | None:
         """Who runs as many applications as it may: user and group first, then the queues from the leaf up."""
         for ledger in app.ledgers:
-            if ledger.max_applications and ledger.running_applications >= ledger.max_applications:
+            if ledger.is_full:
                 return ledger
         return None
 

@@ -187,3 +187,4 @@ def _check_reasons(partition: Partition) -> None:
         _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")
         for waitlist in queue.waitlists.values():
             _must(bool(waitlist.groups) and waitlist.place is not None, f"{waitlist} is kept, but nobody waits on it")
+            _must(waitlist.holds and waitlist.relay is None, f"{waitlist} waits for one of its bench that is not tried")

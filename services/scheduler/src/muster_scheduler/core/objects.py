@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sortedcontainers import SortedList
 
 from muster_scheduler.core.config import ChildTemplateConfig
+from muster_scheduler.core.places import Bench, Place
 from muster_scheduler.core.properties import QueuePolicy
 from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector
 from muster_scheduler.core.states import AppState, QueueState
@@ -53,10 +54,15 @@ class Ledger:
         self.who = who
         self.limit: Vector = types.vector(UNLIMITED)
         self.allocated: Vector = types.vector()
-        self.blocked: Place = {}
+        self.blocked = Place()
         self.max_applications = 0
         self.running_applications = 0
         self.waiting_apps: Any = SortedList()
+
+    @property
+    def is_full(self) -> bool:
+        """It runs as many applications as it may."""
+        return 0 < self.max_applications <= self.running_applications
 
     def set_limit(self, maximum: Mapping[int, int] | None) -> None:
         """Takes a limit by type number."""
@@ -77,6 +83,7 @@ class Tracker(Ledger):
 
     def __init__(self, types: Types, path: str, who: str, *, group: bool) -> None:
         super().__init__(types, path, who)
+        self.blocked = Place(own=True)
         self.group = group
         self.applications = 0
 
@@ -558,6 +565,8 @@ class Waitlist:
 
     :ivar place: where it is registered (a ledger's ``blocked``, the partition's ``no_node``, a node that is required);
         None: in flight.
+    :ivar bench: with whom it waits there.
+    :ivar relay: the place that it was woken from, while those who wait with it there do not know how it went.
     :ivar reason: the last "no" that one of them got.
     :ivar due_ns: when it comes to its rights of waiting long (a reservation, a preemption); 0: not asked for.
     :ivar tried: its turn was seen to once since its first ask is the first.
@@ -566,6 +575,7 @@ class Waitlist:
     """
 
     __slots__ = (
+        "bench",
         "due_ns",
         "gone",
         "groups",
@@ -574,6 +584,7 @@ class Waitlist:
         "place",
         "published",
         "reason",
+        "relay",
         "required_node",
         "seen_ns",
         "shape",
@@ -588,6 +599,8 @@ class Waitlist:
         self.shape, self.trackers, self.required_node = key
         self.groups: Any = SortedList()
         self.place: Place | None = None
+        self.bench: Bench | None = None
+        self.relay: Place | None = None
         self.reason: Reason | None = None
         self.due_ns = 0
         self.tried = False
@@ -606,19 +619,21 @@ class Waitlist:
         """The group whose limits hold here, or ""."""
         return next((tracker.who for tracker in self.trackers if tracker.group), "")
 
+    @property
+    def holds(self) -> bool:
+        """What stops its groups stops a new one too: nobody is about to find out otherwise."""
+        return self.bench is not None and not self.bench.moving
+
     def register(self, place: Place | None) -> None:
         """Moves the list to another place; None: in flight."""
         old = self.place
         if old is place:
             return
         if old is not None:
-            lists = old[self.shape]
-            del lists[self]
-            if not lists:
-                del old[self.shape]
-        if place is not None:
-            place.setdefault(self.shape, {})[self] = None
+            old.remove(self)
         self.place = place
+        if place is not None:
+            place.add(self)
 
     def park(self, group: AskGroup, key: tuple[Any, ...]) -> None:
         """Takes a group in."""
@@ -627,14 +642,19 @@ class Waitlist:
         group.app.parked += 1
         if group.unreported:
             self.unreported[group] = None
+        if self.bench is not None and self.groups[0][-1] is group:
+            self.bench.place(self)
 
     def unpark(self, group: AskGroup) -> None:
         """Takes a group out."""
         assert group.parked_key is not None, f"{group} is not parked"
+        was_first = self.bench is not None and self.groups[0][-1] is group
         self.groups.remove((*group.parked_key, group))
         group.parked_key = None
         group.app.parked -= 1
         self.unreported.pop(group, None)
+        if was_first and self.bench is not None:
+            self.bench.place(self)
 
     def __repr__(self) -> str:
         return f"Waitlist({self.leaf.path}, {self.shape.name})"
@@ -645,8 +665,6 @@ def in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
     return sorted(allocations, key=lambda held: (held.allocated_ns, held.submission, held.ordinal))
 
 
-# What lists wait for, by shape. (Dictionaries for their order, which a set does not have.)
-Place = dict[Shape, dict[Waitlist, None]]
 # Shape, priority, required node, whether it may preempt: what makes asks of one application alike.
 GroupKey = tuple[Shape, int, str, bool]
 # Shape, the user's and group's ledgers, required node: what makes them wait for the same.

@@ -656,7 +656,7 @@ class Partition:
                 self.waiting.parked[group] = None
             return
         waitlist = app.queue.waitlists.get(group.wait_key)
-        held = waitlist is not None and waitlist.place is not None and app.waiting_at is None
+        held = waitlist is not None and waitlist.holds and app.waiting_at is None
         if waitlist is not None and held and ready is None:
             self.waiting.join(group, waitlist)
         else:

@@ -9,8 +9,9 @@ that said "no", and is looked at again only when that very thing gained:
 * at one node, when it is required (woken when that node gained);
 * at a ledger's maximum of running applications (woken when one stops running).
 
-Of the groups of one waitlist only the first is woken; each success wakes the next (``wake_next``). So a
-release in front of 100,000 waiting asks costs as many looks as it makes allocations.
+Of the groups of one waitlist only the first is woken; each success wakes the next (``wake_next``). Of the lists of one
+leaf that wait at one place for one shape only the first is woken, too (``places.py``). So a release in front of 100,000
+waiting asks, or of 3,000 waiting users, costs as many looks as it makes allocations.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from dataclasses import replace
 from typing import Any
 
 from muster_scheduler.core import ordering
-from muster_scheduler.core.objects import Application, AskGroup, Ledger, Node, Place, Queue, Tracker, Waitlist
+from muster_scheduler.core.objects import Application, AskGroup, Ledger, Node, Queue, Tracker, Waitlist
 from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.places import Bench, Place
 from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.core.resources import Shape
 from muster_scheduler.core.states import QueueState
 
 # So many nodes are looked through one by one; more are looked for in the index.
@@ -42,7 +44,7 @@ class Waiting:
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
-        self.no_node: Place = {}
+        self.no_node = Place()
         self.required: dict[str, Place] = {}
         self.gained_reserved: list[Node] = []
         self.parked: dict[AskGroup, None] = {}
@@ -53,6 +55,7 @@ class Waiting:
         self.gained: list[Node] = []
         self._in_flight: dict[Waitlist, None] = {}
         self._woken_apps: dict[Application, None] = {}
+        # Those that are not full, and who woke one of those who wait to run there.
         self._ledgers_with_waiting_apps: dict[Ledger, None] = {}
         self._gained_nodes: dict[Node, None] = {}
         self._other_nodes: dict[str, None] = {}
@@ -178,12 +181,30 @@ class Waiting:
         waitlist.park(group, self.wait_key(group))
         waitlist.register(place)
         self.parked[group] = None
-        self.note(waitlist, reason, out, now_ns)
+        changed = self.note(waitlist, reason, out, now_ns)
+        if waitlist.relay is not None:
+            self._tell_bench(waitlist, place, reason if changed else None, out, now_ns)
         self.refresh_app(app)
         if not app.counted:
-            for ledger in app.ledgers:
-                if ledger.waiting_apps:
-                    self.wake_app(ledger)
+            self._wake_apps(app)
+
+    def _tell_bench(self, waitlist: Waitlist, place: Place, other: Reason | None, out: Outcome, now_ns: int) -> None:
+        """The list that was woken from its bench got a "no" (``other``: another one than before): what of the rest?"""
+        came_from, waitlist.relay = waitlist.relay, None
+        bench = came_from.bench_of(waitlist) if came_from is not None else None
+        if bench is None or came_from is None:
+            return
+        if place is not came_from and place.own:
+            self._wake_bench(bench, came_from)  # it concerns the list only
+            return
+        # The leaf, or the nodes, say the same to all.
+        bench.moving = False
+        for waiting in list(bench.lists):
+            if place is not came_from:
+                waiting.register(place)
+                self.parked[waiting.groups[0][-1]] = None
+            if other is not None:
+                self.note(waiting, other, out, now_ns)
 
     def join(self, group: AskGroup, waitlist: Waitlist) -> None:
         """What holds the others of the list holds this group too: it waits without having been tried."""
@@ -198,6 +219,7 @@ class Waiting:
             waitlist.park(group, self.wait_key(group))
             waitlist.tried = False
             self.parked[group] = None
+            self._hurry(waitlist)
 
     def leave_list(self, group: AskGroup, out: Outcome) -> None:
         """A parked group waits no more; who is the first now may have waited as long."""
@@ -210,11 +232,25 @@ class Waiting:
         elif was_first:
             self.next_in_line(waitlist.groups[0][-1])
 
-    def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> None:
-        """Why the list waits. The same "no" again changes nothing: its figures are those of the first time."""
-        if not reason.same_as(waitlist.reason):
-            waitlist.reason = replace(reason, since_ns=now_ns)
-            out.touch(waitlist, self._partition)
+    def _hurry(self, waitlist: Waitlist) -> None:
+        """The list may have come before one of its bench that is being tried: it must not wait behind it."""
+        if waitlist.bench is not None and waitlist.bench.moving:
+            self._wake_list(waitlist)
+
+    def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> bool:
+        """Why the list waits. The same "no" again changes nothing: its figures are those of the first time.
+
+        Says whether it is another one.
+        """
+        if reason.same_as(waitlist.reason):
+            return False
+        waitlist.reason = replace(reason, since_ns=now_ns)
+        out.touch(waitlist, self._partition)
+        return True
+
+    def required_place(self, node_id: str) -> Place:
+        """Where those wait that must run on the node."""
+        return self.required.setdefault(node_id, Place())
 
     def forget_list(self, waitlist: Waitlist, out: Outcome) -> None:
         """Nobody waits on the list any more."""
@@ -246,6 +282,7 @@ class Waiting:
                 waitlist = leaf.waitlists[group.wait_key]
                 waitlist.unpark(group)
                 waitlist.park(group, self.wait_key(group))
+                self._hurry(waitlist)
         for *_, group in list(app.ready):
             woken = leaf.waitlists.get(group.wait_key)
             if woken is None or woken.place is not None or not woken.groups or group.head() is None:
@@ -259,20 +296,20 @@ class Waiting:
     def wake(self) -> None:
         """Those who wait for what has gained since the last time are tried again."""
         for ledger in self._gained_ledgers:
-            used, limit = ledger.allocated, ledger.limit
-            for shape, lists in list(ledger.blocked.items()):
-                if all(used[number] + value <= limit[number] for number, value in shape.items):
-                    self._wake_lists(lists)
+            room = [most - used for most, used in zip(ledger.limit, ledger.allocated, strict=True)]
+            self._wake_shapes(ledger.blocked, ledger.blocked.fitting([room]))
         self._gained_ledgers.clear()
         for ledger in list(self._ledgers_with_waiting_apps):
             if ledger.waiting_apps:
                 self.wake_app(ledger)
-            else:
+            if not ledger.waiting_apps or ledger.is_full:  # who makes room there tells it (`wake_app`)
                 del self._ledgers_with_waiting_apps[ledger]
         for node_id in self._other_nodes:
-            for lists in list(self.required.get(node_id, {}).values()):
-                self._wake_lists(lists)
-            if not self.required.get(node_id, True):
+            place = self.required.get(node_id)
+            for shape in list(place or ()):
+                for waitlist in list(place.lists(shape)) if place is not None else ():
+                    self._wake_list(waitlist)  # each: they may be told something else, even if it has no room
+            if place is not None and not place:
                 del self.required[node_id]
         self._other_nodes.clear()
         self.only_gained.clear()
@@ -283,36 +320,54 @@ class Waiting:
                 self.gained.append(node)
             elif node.reservations:
                 self.gained_reserved.append(node)
-            for shape, lists in list(self.required.get(node.node_id, {}).items()):
-                if fits(shape.items, node.available):
-                    self._wake_lists(lists)
+            required = self.required.get(node.node_id)
+            if required is not None:
+                self._wake_shapes(required, required.fitting([node.available]))
         self._gained_nodes.clear()
         if self.gained:
             self._wake_for_nodes()
 
     def _wake_for_nodes(self) -> None:
-        gained = [node.available for node in self.gained]
-        peak = [max(column) for column in zip(*gained, strict=True)]
         self.found_no_node.intersection_update(self.no_node)  # others may find room now
-        for shape, lists in list(self.no_node.items()):
-            if fits(shape.items, peak) and any(fits(shape.items, available) for available in gained):
-                if shape in self.found_no_node:
-                    self.found_no_node.discard(shape)
-                    if len(gained) <= GAINED_NODES_FEW:
-                        self.only_gained.add(shape)
-                self._wake_lists(lists)
+        shapes = self.no_node.fitting([node.available for node in self.gained])
+        for shape in shapes:
+            if shape in self.found_no_node:
+                self.found_no_node.discard(shape)
+                if len(self.gained) <= GAINED_NODES_FEW:
+                    self.only_gained.add(shape)
+        self._wake_shapes(self.no_node, shapes)
 
-    def _wake_lists(self, lists: dict[Waitlist, None]) -> None:
-        for waitlist in list(lists):
-            waitlist.register(None)
-            self._in_flight[waitlist] = None
-            self._wake_first(waitlist)
+    def _wake_shapes(self, place: Place, shapes: Iterable[Shape]) -> None:
+        for shape in shapes:
+            for bench in place.benches(shape):
+                self._wake_bench(bench, place)
+
+    def _wake_bench(self, bench: Bench, place: Place) -> None:
+        """The first of those who wait there for the same is tried."""
+        if bench.leaf.fair_apps:  # who comes first there may change with each allocation
+            for waitlist in list(bench.lists):
+                self._wake_list(waitlist)
+            return
+        first = bench.first()
+        if first is not None:
+            bench.moving = True
+            first.relay = place
+            self._wake_list(first)
+
+    def _wake_list(self, waitlist: Waitlist) -> None:
+        waitlist.register(None)
+        self._in_flight[waitlist] = None
+        self._wake_first(waitlist)
 
     def wake_next(self, group: AskGroup) -> None:
         """The group went its way: the next one of its list may follow."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
         if waitlist is not None and waitlist.place is None:
             self._wake_first(waitlist)
+            place, waitlist.relay = waitlist.relay, None
+            bench = place.bench_of(waitlist) if place is not None else None
+            if bench is not None and place is not None:
+                self._wake_bench(bench, place)
 
     def _wake_first(self, waitlist: Waitlist) -> None:
         if waitlist.groups:
@@ -347,7 +402,6 @@ class Waiting:
         app.waiting_at = ledger
         app.waiting_key = self._waiting_key(app)
         ledger.waiting_apps.add((*app.waiting_key, app))
-        self._ledgers_with_waiting_apps[ledger] = None
         # Nothing of it waits for anything else now. Its groups may have been the woken ones of their lists.
         for group in list(app.groups.values()):
             if group.parked_key is None:
@@ -356,6 +410,14 @@ class Waiting:
             self.leave_list(group, out)
             self.place_ready(group)
         self.refresh_app(app)
+        # It may have been the woken one of another.
+        self._wake_apps(app, but=ledger)
+
+    def _wake_apps(self, app: Application, but: Ledger | None = None) -> None:
+        """The application does not start now: perhaps others do that wait for the same."""
+        for ledger in app.ledgers:
+            if ledger.waiting_apps and ledger is not but:
+                self.wake_app(ledger)
 
     def _waiting_key(self, app: Application) -> tuple[int, int, int]:
         priority = app.ready[0][0] if app.ready and app.queue.priority_first else 0
@@ -377,12 +439,13 @@ class Waiting:
 
     def wake_app(self, ledger: Ledger) -> None:
         """The ledger may run one more: the first that waits is tried, if it has anything to try."""
-        most = ledger.max_applications
-        while ledger.waiting_apps and (not most or ledger.running_applications < most):
+        while ledger.waiting_apps and not ledger.is_full:
             app: Application = ledger.waiting_apps[0][-1]
             self.stop_waiting(app)
             self.refresh_app(app)
             if app.ready:
+                if ledger.waiting_apps:
+                    self._ledgers_with_waiting_apps[ledger] = None  # until it runs, or another one does
                 return
 
     def suspend(self, queue: Queue, out: Outcome) -> None:

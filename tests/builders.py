@@ -15,15 +15,25 @@ from muster_scheduler.core.commands import (
     Termination,
     UpdateAllocations,
     UpdateApplications,
+    UpdateConfiguration,
     UpdateNodes,
 )
+from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
-from muster_scheduler.core.outcome import NewAllocation, Outcome
+from muster_scheduler.core.outcome import ConfigurationAnswer, NewAllocation, Outcome
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import load_queue_config
 
 SECOND_NS = 1_000_000_000
+
+
+def configured(queues: str, *, nodesort: str = "fair", partition: str = "") -> ClusterConfig:
+    """A configuration with one partition: its queue tree from root down, and further keys, each as YAML in a line."""
+    text = f"partitions: [{{name: default, nodesortpolicy: {{type: {nodesort}}}, {partition} queues: [{queues}]}}]"
+    config, problems = load_queue_config(text)
+    assert config is not None, problems
+    return config
 
 
 class Cluster:
@@ -32,10 +42,8 @@ class Cluster:
     :ivar outcomes: everything that came out, in order.
     """
 
-    def __init__(self, queues: str, *, nodesort: str = "fair") -> None:
-        text = f"partitions: [{{name: default, nodesortpolicy: {{type: {nodesort}}}, queues: [{queues}]}}]"
-        config, problems = load_queue_config(text)
-        assert config is not None, problems
+    def __init__(self, queues: str, *, nodesort: str = "fair", partition: str = "") -> None:
+        config = configured(queues, nodesort=nodesort, partition=partition)
         self.now_ns = 1_000 * SECOND_NS
         self.core = SchedulerCore(config)
         self.outcomes: list[Outcome] = [self.core.start(self.now_ns)]
@@ -58,6 +66,12 @@ class Cluster:
         """Lets time pass."""
         self.now_ns += round(seconds * SECOND_NS)
         return self.do()
+
+    def reload(self, queues: str, *, nodesort: str = "fair", partition: str = "") -> tuple[str, ...]:
+        """Another configuration while running; gives what stands against it."""
+        out = self.do(UpdateConfiguration(configured(queues, nodesort=nodesort, partition=partition)))
+        (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
+        return answer.obstacles
 
     # ---- shorthands ------------------------------------------------------------------------------------------------
 

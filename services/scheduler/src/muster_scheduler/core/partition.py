@@ -543,6 +543,7 @@ class Partition:
         if allocation.timed_out or allocation.preempted is not None or allocation.gone:
             return
         allocation.timed_out = True
+        self.version += 1  # it can be no victim any more
         out.touch(allocation, self.name)
         app_id, key, uuid = allocation.app_id, allocation.key, allocation.uuid
         previous = allocation.previous_generation

@@ -1,0 +1,334 @@
+"""One small cluster for each reason, each "no" of preemption and each rule of preemption: decided by a real core.
+
+docs/explain.md shows what is said of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from muster_scheduler.core import preemption
+from muster_scheduler.core.commands import AppItem, UpdateAllocations, UpdateApplications
+from muster_scheduler.core.config import PreemptionConfig
+from muster_scheduler.core.objects import PreemptionRule
+from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
+from muster_scheduler.core.states import QueueEvent
+from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.view import explain, explain_queue
+from muster_service.go_json import go_json
+from preempting import Arena, item
+
+GIB = 1 << 30
+
+
+@dataclass
+class Explained:
+    """A cluster, and the ask in it that is explained."""
+
+    cluster: Arena
+    key: str = "ask"
+    app: str = "app"
+    life: str = "RUNNING"
+
+    def json(self) -> dict[str, Any]:
+        partition = self.cluster.partition
+        state = RmState(RmInfo("rm", life=self.life), self.cluster.core)
+        wanted = self.cluster.application(self.app).asks[self.key]
+        return decoded(explain.ask(state, partition, wanted, self.cluster.now_ns))
+
+
+def decoded(value: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(go_json(value))
+    return found
+
+
+def cluster(*queues: str, preempts: PreemptionConfig | None = None, top: str = "") -> Arena:
+    return Arena(f"{{name: root, submitacl: '*', {top}queues: [{', '.join(queues)}]}}", preemption=preempts)
+
+
+def one_queue(queue: str = "{name: a}", *, preempts: PreemptionConfig | None = None, top: str = "") -> Arena:
+    """A node of 8 vcores and 32 GiB, and an application of ann, who is in the group dev."""
+    arena = cluster(queue, preempts=preempts, top=top)
+    arena.node("n1", vcore=8_000, memory=32 * GIB)
+    add(arena, "app", "root.a")
+    return arena
+
+
+def add(arena: Arena, app: str, queue: str, user: str = "ann") -> None:
+    arena.do(UpdateApplications((AppItem(app, queue, "default", user, ("dev",)),)))
+
+
+# ---- reasons -------------------------------------------------------------------------------------------------------
+
+
+def waiting_for_turn() -> Explained:
+    arena = one_queue()
+    arena.core.apply(UpdateAllocations([item("app", "ask", preempts=False, vcore=1_000)]), arena.now_ns)
+    return Explained(arena)
+
+
+def no_nodes() -> Explained:
+    arena = cluster("{name: a}")
+    add(arena, "app", "root.a")
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    return Explained(arena)
+
+
+def larger_than_any_node() -> Explained:
+    arena = one_queue()
+    arena.node("n2", vcore=4_000, memory=64 * GIB)
+    arena.want("app", "ask", preempts=False, vcore=9_000, memory=48 * GIB)
+    return Explained(arena)
+
+
+def no_node_has_room() -> Explained:
+    arena = one_queue()
+    arena.want("app", "runs", vcore=6_000)
+    arena.want("app", "ask", preempts=False, vcore=3_000)
+    return Explained(arena)
+
+
+def free_resources_scattered() -> Explained:
+    arena = one_queue()
+    arena.node("n2", vcore=2_000, memory=64 * GIB)
+    arena.want("app", "ask", preempts=False, vcore=6_000, memory=48 * GIB)
+    return Explained(arena)
+
+
+def reserved_for_others() -> Explained:
+    arena = one_queue()
+    arena.want("app", "runs", vcore=6_000)
+    arena.want("app", "large", preempts=False, vcore=7_000)
+    arena.wait(3)
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    return Explained(arena)
+
+
+def queue_max() -> Explained:
+    arena = one_queue("{name: a, resources: {max: {vcore: 4}}}")
+    arena.want("app", "runs", vcore=3_000)
+    arena.want("app", "ask", preempts=False, vcore=2_000)
+    return Explained(arena)
+
+
+def queue_max_applications() -> Explained:
+    arena = one_queue("{name: a, maxapplications: 1}")
+    return second_application(arena)
+
+
+def user_limit() -> Explained:
+    arena = one_queue("{name: a, limits: [{users: ['*'], maxresources: {memory: 16Gi}}]}")
+    arena.want("app", "runs", memory=12 * GIB)
+    arena.want("app", "ask", preempts=False, memory=8 * GIB)
+    return Explained(arena)
+
+
+def group_limit() -> Explained:
+    arena = one_queue(top="limits: [{groups: [dev], maxresources: {vcore: 2}}], ")
+    arena.want("app", "ask", preempts=False, vcore=3_000)
+    return Explained(arena)
+
+
+def user_max_applications() -> Explained:
+    return second_application(one_queue("{name: a, limits: [{users: [ann], maxapplications: 1}]}"))
+
+
+def group_max_applications() -> Explained:
+    limits = "[{groups: [ops], maxapplications: 5}, {groups: ['*'], maxapplications: 1}]"
+    return second_application(one_queue(f"{{name: a, limits: {limits}}}"))
+
+
+def second_application(arena: Arena) -> Explained:
+    arena.want("app", "runs", vcore=1_000)
+    add(arena, "second", "root.a")
+    arena.want("second", "ask", preempts=False, vcore=1_000)
+    return Explained(arena, app="second")
+
+
+def required_node_unknown() -> Explained:
+    arena = one_queue()
+    arena.want("app", "ask", required_node="n7", vcore=1_000)
+    return Explained(arena)
+
+
+def required_node_full() -> Explained:
+    arena = one_queue()
+    arena.node("n2", vcore=8_000)
+    arena.held("app", "runs", "n2", victim=False, vcore=7_500)
+    arena.want("app", "ask", required_node="n2", vcore=1_000)
+    return Explained(arena)
+
+
+def queue_stopped() -> Explained:
+    arena = one_queue()
+    arena.want("app", "runs", vcore=8_000)
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    arena.partition.change_queue_state(arena.queue("root.a"), QueueEvent.STOP)
+    return Explained(arena)
+
+
+def rm_stopped() -> Explained:
+    explained = no_node_has_room()
+    explained.life = "STOPPED"
+    return explained
+
+
+REASONS: dict[ReasonCode, Callable[[], Explained]] = {
+    ReasonCode.WAITING_FOR_TURN: waiting_for_turn,
+    ReasonCode.NO_NODES: no_nodes,
+    ReasonCode.LARGER_THAN_ANY_NODE: larger_than_any_node,
+    ReasonCode.NO_NODE_HAS_ROOM: no_node_has_room,
+    ReasonCode.FREE_RESOURCES_SCATTERED: free_resources_scattered,
+    ReasonCode.QUEUE_MAX: queue_max,
+    ReasonCode.QUEUE_MAX_APPLICATIONS: queue_max_applications,
+    ReasonCode.USER_LIMIT: user_limit,
+    ReasonCode.GROUP_LIMIT: group_limit,
+    ReasonCode.USER_MAX_APPLICATIONS: user_max_applications,
+    ReasonCode.GROUP_MAX_APPLICATIONS: group_max_applications,
+    ReasonCode.REQUIRED_NODE_UNKNOWN: required_node_unknown,
+    ReasonCode.REQUIRED_NODE_FULL: required_node_full,
+    ReasonCode.RESERVED_FOR_OTHERS: reserved_for_others,
+    ReasonCode.QUEUE_STOPPED: queue_stopped,
+    ReasonCode.RM_STOPPED: rm_stopped,
+}
+
+
+# ---- why preemption does not help ----------------------------------------------------------------------------------
+
+POOR = "{name: a, resources: {guaranteed: {vcore: 4}}}"
+RICH = "{name: rich}"
+
+
+def poor_and_rich(
+    poor: str = POOR, *, preempts: PreemptionConfig | None = None, victims: int = 4, opted_out: int = 0
+) -> Arena:
+    """A node that an application of root.rich has filled, and an application of root.a that wants some of it."""
+    arena = cluster(poor, RICH, preempts=preempts)
+    arena.node("n1", vcore=8_000)
+    add(arena, "app", "root.a")
+    add(arena, "others", "root.rich", "bob")
+    for number in range(victims):
+        arena.held("others", f"may-go-{number}", "n1", vcore=2_000)
+    for number in range(opted_out):
+        arena.held("others", f"opted-out-{number}", "n1", victim=False, vcore=2_000)
+    return arena
+
+
+def asked(arena: Arena, waits_s: float = 31, **what: Any) -> Explained:
+    arena.want("app", "ask", **{"vcore": 2_000, **what})
+    if waits_s:
+        arena.wait(waits_s)
+    return Explained(arena)
+
+
+def limit() -> Explained:
+    arena = poor_and_rich(
+        "{name: a, resources: {guaranteed: {vcore: 4}}, limits: [{users: [ann], maxresources: {vcore: 1}}]}"
+    )
+    return asked(arena)
+
+
+def not_needed() -> Explained:
+    """Of what goes for the first daemon enough is left for the second."""
+    arena = cluster("{name: a}", RICH)
+    arena.node("n1", vcore=8_000)
+    add(arena, "app", "root.a")
+    add(arena, "others", "root.rich", "bob")
+    arena.held("others", "may-go", "n1", vcore=8_000)
+    arena.want("app", "first", required_node="n1", vcore=5_000)
+    arena.want("app", "ask", required_node="n1", vcore=2_000)
+    return Explained(arena)
+
+
+def too_many_ways() -> Explained:
+    """A search that may look at five ways only."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(preemption, "STEPS_PER_NODE_MAX", 5)
+        arena = cluster("{name: a, resources: {guaranteed: {vcore: 20}}}", RICH)
+        arena.node("n1", vcore=40_000)
+        add(arena, "app", "root.a")
+        add(arena, "others", "root.rich", "bob")
+        arena.want("others", "many", wanted=40, vcore=1_000)
+        return asked(arena, vcore=9_000)
+
+
+NOES: dict[PreemptionNo, Callable[[], Explained]] = {
+    PreemptionNo.DISABLED: lambda: asked(poor_and_rich(preempts=PreemptionConfig(enabled=False))),
+    PreemptionNo.NOT_ALLOWED: lambda: asked(poor_and_rich(), preempts=False),
+    PreemptionNo.TOO_YOUNG: lambda: asked(poor_and_rich(), waits_s=0),
+    PreemptionNo.NO_GUARANTEE: lambda: asked(poor_and_rich("{name: a}")),
+    PreemptionNo.OVER_GUARANTEE: lambda: asked(poor_and_rich(), vcore=5_000),
+    PreemptionNo.FENCED: lambda: asked(
+        poor_and_rich("{name: a, resources: {guaranteed: {vcore: 4}}, properties: {preemption.policy: fence}}")
+    ),
+    PreemptionNo.NO_VICTIMS: lambda: asked(poor_and_rich(victims=0, opted_out=4)),
+    PreemptionNo.NOT_ENOUGH_VICTIMS: lambda: asked(poor_and_rich(victims=1, opted_out=3), vcore=4_000),
+    PreemptionNo.LIMIT: limit,
+    PreemptionNo.NOT_NEEDED: not_needed,
+    PreemptionNo.TOO_MANY_WAYS: too_many_ways,
+}
+
+
+# ---- who must go -----------------------------------------------------------------------------------------------------
+
+
+def told(arena: Arena) -> dict[str, Any]:
+    """The story of the only allocation that was told to go."""
+    partition = arena.partition
+    (held,) = [
+        held for app in partition.apps.values() for held in app.allocations.values() if held.preempted is not None
+    ]
+    return decoded(explain.preemption(partition, held))
+
+
+def by_guarantee() -> dict[str, Any]:
+    return told(asked(poor_and_rich()).cluster)
+
+
+def by_priority() -> dict[str, Any]:
+    arena = one_queue()
+    arena.want("app", "low", vcore=8_000)
+    add(arena, "urgent", "root.a", "bob")
+    arena.want("urgent", "ask", priority=10, vcore=4_000)
+    arena.wait(31)
+    return told(arena)
+
+
+def for_a_daemon() -> dict[str, Any]:
+    arena = poor_and_rich(victims=4)
+    arena.want("app", "daemon", required_node="n1", vcore=500)
+    return told(arena)
+
+
+def by_quota() -> dict[str, Any]:
+    on = PreemptionConfig(quota_enabled=True)
+    queue = "{{name: a, resources: {{max: {{vcore: {most}}}}}, properties: {{quota.preemption.delay: 1m}}}}"
+    arena = one_queue(queue.format(most=8), preempts=on)
+    for number in range(4):
+        arena.want("app", f"k{number}", vcore=2_000)
+    arena.reload(f"{{name: root, submitacl: '*', queues: [{queue.format(most=6)}]}}")
+    arena.wait(61)
+    return told(arena)
+
+
+RULES: dict[PreemptionRule, Callable[[], dict[str, Any]]] = {
+    PreemptionRule.GUARANTEE: by_guarantee,
+    PreemptionRule.PRIORITY: by_priority,
+    PreemptionRule.REQUIRED_NODE: for_a_daemon,
+    PreemptionRule.QUOTA: by_quota,
+}
+
+
+def with_victims() -> dict[str, Any]:
+    """The ask of the first of these stories."""
+    return asked(poor_and_rich()).json()
+
+
+def a_queue() -> dict[str, Any]:
+    """The queue of that ask."""
+    partition = asked(poor_and_rich()).cluster.partition
+    return decoded(explain_queue.explained(partition, partition.queues["root.a"], stopped=False))

@@ -1,0 +1,501 @@
+"""docs/states.md: a row for every transition and every timer, and a real core that does what each row says.
+
+After a change of a table: ``PYTHONPATH=tests .venv/bin/python tests/unit/core/test_states_docs.py`` draws the figures
+anew (the rows are written by hand).
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import muster_scheduler.core
+import pytest
+from builders import Cluster, nodes
+from muster_gateway.rm_life import TRANSITIONS as RM_TRANSITIONS
+from muster_gateway.settings import GatewaySettings
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateConfiguration,
+    UpdateNodes,
+)
+from muster_scheduler.core.config import ReservationConfig
+from muster_scheduler.core.outcome import (
+    AcceptedNode,
+    NewAllocation,
+    Outcome,
+    RejectedNode,
+    ReleasedAllocation,
+)
+from muster_scheduler.core.partition import REQUIRED_NODE_TAG
+from muster_scheduler.core.properties import SECOND_NS, QueuePolicy, duration_text
+from muster_scheduler.core.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppState, QueueState
+from muster_scheduler.queue_yaml import load_queue_config
+from muster_scheduler.service import users
+
+DOC = Path(__file__).parents[3] / "docs/states.md"
+NOT_YET = "*Not yet*"
+LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
+
+Rows = list[list[str]]
+Steps = dict[tuple[str, str], str]
+
+
+def sections() -> dict[str, tuple[str, Rows]]:
+    """Heading → (its figure, the rows of its table)."""
+    found: dict[str, tuple[str, Rows]] = {}
+    for part in DOC.read_text(encoding="utf-8").split("\n## ")[1:]:
+        heading, _, text = part.partition("\n")
+        figure = re.search(r"```mermaid\n(.*?)```", text, re.DOTALL)
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+        found[heading] = (figure[1] if figure is not None else "", rows[2:])
+    return found
+
+
+SECTIONS = sections()
+APPLICATIONS = {(row[0], row[1]): (row[2], row[3]) for row in SECTIONS["Applications"][1]}
+QUEUES = {(row[0], row[1]): (row[2], row[3]) for row in SECTIONS["Queues and partitions"][1]}
+NODES = {(row[0], row[1]): (row[2], row[3]) for row in SECTIONS["Nodes"][1]}
+ALLOCATIONS = {(row[0], row[1]): (row[2], row[3]) for row in SECTIONS["Asks and allocations"][1]}
+RM_LIFE = {(row[0], row[1]): row[2] for row in SECTIONS["A resource manager"][1]}
+
+
+# ---- the tables of the code ----------------------------------------------------------------------------------------
+
+
+def test_applications_have_the_rows_of_their_table() -> None:
+    written = {pair: to for pair, (to, _) in APPLICATIONS.items()}
+    assert written == {(before.value, event.value): after.value for (before, event), after in APP_TRANSITIONS.items()}
+
+
+def test_queues_have_the_rows_of_their_table() -> None:
+    written = {pair: to for pair, (to, _) in QUEUES.items()}
+    assert written == {(before.value, event.value): after.value for (before, event), after in QUEUE_TRANSITIONS.items()}
+
+
+def test_an_rm_has_the_rows_of_its_table() -> None:
+    assert {(before.name, event.value): after.name for (before, event), after in RM_TRANSITIONS.items()} == RM_LIFE
+
+
+def test_no_row_is_there_twice() -> None:
+    for heading, (_, rows) in SECTIONS.items():
+        keys = [tuple(row[:2]) for row in rows]
+        assert len(keys) == len(set(keys)), heading
+
+
+# ---- applications: each step in a core -----------------------------------------------------------------------------
+
+
+def cluster(queues: str = LEAF, *, vcore: int = 10) -> Cluster:
+    found = Cluster(queues)
+    if vcore:
+        found.node("n", vcore=vcore)
+    return found
+
+
+def accepted() -> Cluster:
+    found = cluster(vcore=0)
+    found.app("x", "root.a")
+    found.ask("x", "k", vcore=1)
+    return found
+
+
+def running(timeout_ms: int = 0) -> Cluster:
+    found = cluster()
+    found.do(UpdateApplications((AppItem("x", "root.a", "default", "ann", execution_timeout_ms=timeout_ms),)))
+    found.ask("x", "k", vcore=1)
+    return found
+
+
+def completing() -> Cluster:
+    found = running()
+    found.release("x", "k")
+    return found
+
+
+def failed() -> Cluster:
+    found = running(timeout_ms=1_000)
+    found.wait(1)
+    found.release("x", "k", Termination.TIMEOUT)
+    return found
+
+
+def then(found: Cluster, step: Callable[[Cluster], object]) -> Cluster:
+    step(found)
+    return found
+
+
+# What brings an application from one state to the next; it is "x" in the end, or its story says so.
+APP_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
+    ("New", "runApplication"): accepted,
+    ("Accepted", "runApplication"): running,
+    ("Completing", "runApplication"): lambda: then(completing(), lambda c: c.ask("x", "again", vcore=1)),
+    ("Accepted", "completeApplication"): lambda: then(accepted(), lambda c: c.release("x", "k")),
+    ("Running", "completeApplication"): completing,
+    ("Completing", "completeApplication"): lambda: then(completing(), lambda c: c.wait(30)),
+    ("Running", "failApplication"): lambda: then(running(timeout_ms=1_000), lambda c: c.wait(1)),
+    ("Failing", "failApplication"): failed,
+}
+
+
+@pytest.mark.parametrize("pair", sorted(APP_STEPS), ids=" ".join)
+def test_an_application_takes_the_step(pair: tuple[str, str]) -> None:
+    to, when = APPLICATIONS[pair]
+    assert NOT_YET not in when
+    story = [str(state) for _, state in APP_STEPS[pair]().application("x").story]
+    assert (pair[0], to) in itertools.pairwise(story), story
+
+
+def test_a_refused_application_is_rejected_and_forgotten_after_its_time() -> None:
+    found = cluster()
+    found.app("x", "root.nope")
+    (rejected,) = found.partition.rejected.values()
+    assert [str(state) for _, state in rejected.story] == ["New", "Rejected"]
+    found.wait(72 * 3600)
+    assert not found.partition.rejected
+
+
+@pytest.mark.parametrize("finished", [lambda: then(completing(), lambda c: c.wait(30)), failed])
+def test_a_finished_application_expires(finished: Callable[[], Cluster]) -> None:
+    found = finished()
+    app = found.application("x")
+    found.wait(72 * 3600 - 1)
+    assert app.state is not AppState.EXPIRED
+    found.wait(1)
+    assert app.state is AppState.EXPIRED
+    assert "x" not in found.partition.apps
+
+
+def test_each_row_of_applications_is_driven_or_says_that_it_is_not() -> None:
+    beside = {
+        ("Running", "runApplication"),  # no step
+        ("New", "rejectApplication"),
+        ("Completed", "expireApplication"),
+        ("Failed", "expireApplication"),
+        ("Rejected", "expireApplication"),
+    }
+    later = {pair for pair, (_, when) in APPLICATIONS.items() if NOT_YET in when}
+    assert set(APPLICATIONS) == set(APP_STEPS) | beside | later
+
+
+# ---- queues --------------------------------------------------------------------------------------------------------
+
+
+def reload(found: Cluster, queues: str) -> None:
+    config, problems = load_queue_config(f"partitions: [{{name: default, queues: [{queues}]}}]")
+    assert config is not None, problems
+    found.do(UpdateConfiguration(config))
+
+
+WITHOUT = "{name: root, submitacl: '*', queues: [{name: b}]}"
+
+
+def draining() -> Cluster:
+    found = running()
+    reload(found, WITHOUT)
+    return found
+
+
+QUEUE_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
+    ("Active", "Start"): lambda: then(running(), lambda c: reload(c, LEAF)),
+    ("Draining", "Start"): lambda: then(draining(), lambda c: reload(c, LEAF)),
+    ("Active", "Remove"): draining,
+    ("Draining", "Remove"): lambda: then(draining(), lambda c: reload(c, WITHOUT)),
+    ("Stopped", "Start"): lambda: then(stopped(), lambda c: reload(c, LEAF)),
+}
+
+
+def stopped() -> Cluster:
+    found = running()
+    found.queue("root.a").state = QueueState.STOPPED
+    return found
+
+
+@pytest.mark.parametrize("pair", sorted(QUEUE_STEPS), ids=" ".join)
+def test_a_queue_takes_the_step(pair: tuple[str, str]) -> None:
+    assert QUEUE_STEPS[pair]().queue("root.a").state == QUEUES[pair][0]
+
+
+def test_each_row_of_queues_is_driven_or_says_that_it_is_not() -> None:
+    assert set(QUEUES) == set(QUEUE_STEPS) | {pair for pair, (_, when) in QUEUES.items() if NOT_YET in when}
+
+
+def test_an_empty_draining_queue_goes_after_its_time() -> None:
+    found = draining()
+    found.release("x", "k")
+    found.wait(30)  # the application is completed
+    found.wait(9)
+    assert "root.a" in found.partition.queues
+    found.wait(1)
+    assert "root.a" not in found.partition.queues
+
+
+# ---- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def node_state(found: Cluster) -> str:
+    node = found.partition.nodes.get("n")
+    return "absent" if node is None else "schedulable" if node.schedulable else "draining"
+
+
+def with_node(state: str) -> Cluster:
+    found = Cluster(LEAF)
+    if state != "absent":
+        action = NodeAction.CREATE if state == "schedulable" else NodeAction.CREATE_DRAIN
+        found.do(nodes(action, {"n": {"vcore": 1}}))
+    return found
+
+
+def test_nodes_have_a_row_for_each_state_and_action() -> None:
+    actions = [action.name for action in NodeAction if action is not NodeAction.UNKNOWN]
+    assert set(NODES) == {(state, action) for state in ("absent", "schedulable", "draining") for action in actions}
+
+
+@pytest.mark.parametrize("pair", sorted(NODES), ids=" ".join)
+def test_a_node_takes_the_step_and_is_answered(pair: tuple[str, str]) -> None:
+    found = with_node(pair[0])
+    assert node_state(found) == pair[0]
+    out = found.do(UpdateNodes((NodeItem("n", NodeAction[pair[1]], {}, {"vcore": 2}),)))
+    kinds = {AcceptedNode: "accepted", RejectedNode: "rejected"}
+    answers = [kinds[type(fact)] for fact in out.facts if type(fact) in kinds]
+    assert (node_state(found), " ".join(answers) or "-") == NODES[pair]
+
+
+# ---- asks and allocations ------------------------------------------------------------------------------------------
+
+
+def allocation_state(found: Cluster, key: str = "k") -> str:
+    partition = found.partition
+    if key in partition.foreign:
+        return "foreign"
+    app = partition.apps["x"]
+    held = app.allocations.get(key)
+    if held is not None:
+        return "told to go" if held.preempted is not None or held.timed_out else "allocated"
+    wanted = app.asks.get(key)
+    if wanted is None:
+        return "gone" if key in EVER else "-"
+    return "reserved" if wanted.reserved is not None else "pending"
+
+
+def told(out: Outcome, key: str = "k") -> str:
+    found = [
+        "new" if isinstance(fact, NewAllocation) else f"released, {fact.termination.name}"
+        for fact in out.facts
+        if (isinstance(fact, NewAllocation) and fact.allocation.key == key)
+        or (isinstance(fact, ReleasedAllocation) and fact.key == key)
+    ]
+    return "; ".join(found) or "-"
+
+
+EVER = {"k"}  # the key of whatever is driven
+
+
+def nothing(*, vcore: int = 10) -> Cluster:
+    found = cluster(vcore=vcore)
+    found.app("x", "root.a")
+    return found
+
+
+def pending() -> Cluster:
+    found = nothing()
+    found.ask("x", "other", vcore=6)
+    found.ask("x", "k", vcore=5)
+    return found
+
+
+def reserved() -> Cluster:
+    return then(pending(), lambda c: c.wait(2))
+
+
+def allocated() -> Cluster:
+    return then(nothing(), lambda c: c.ask("x", "k", vcore=1))
+
+
+def preempting() -> Cluster:
+    """root.poor takes from root.a what it is guaranteed, as soon as its ask is old enough."""
+    poor = "{name: poor, resources: {guaranteed: {vcore: 5m}}, properties: {preemption.delay: 1s}}"
+    found = cluster(f"{{name: root, submitacl: '*', queues: [{{name: a}}, {poor}]}}")
+    found.app("x", "root.a")
+    found.app("p", "root.poor")
+    found.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 10}, allow_preempt_self=True)]))
+    found.do(UpdateAllocations([AskItem("poor", "p", "default", {"vcore": 5}, allow_preempt_other=True)]))
+    return found
+
+
+def timing_out() -> Cluster:
+    found = nothing()
+    found.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 1}, execution_timeout_ms=1_000)]))
+    return found
+
+
+def foreign(found: Cluster) -> Outcome:
+    item = AskItem("k", "", "default", {"vcore": 1}, tags={"foreign": "default"}, node_id="n")
+    return found.do(UpdateAllocations([item]))
+
+
+def let_go(key: str, termination: Termination, app: str = "x") -> Callable[[Cluster], Outcome]:
+    return lambda c: c.do(UpdateAllocations((), [ReleaseItem("default", app, key, termination)]))
+
+
+def without_node(found: Cluster) -> Outcome:
+    return found.do(nodes(NodeAction.DECOMISSION, {"n": None}))
+
+
+def daemon(found: Cluster) -> Outcome:
+    """A daemon that its node has no room for takes the node for itself."""
+    item = AskItem("daemon", "x", "default", {"vcore": 9}, tags={REQUIRED_NODE_TAG: "n"})
+    return found.do(UpdateAllocations([item]))
+
+
+STOPPED, FAILED = Termination.STOPPED_BY_RM, Termination.SCHEDULING_FAILED_ON_RM
+PREEMPTED, TIMEOUT = Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT
+Way = tuple[Callable[[], Cluster], Callable[[Cluster], Outcome]]
+
+# What the row starts from, and the step; several ways: each must do it.
+ALLOCATION_STEPS: dict[tuple[str, str], list[Way]] = {
+    ("-", "an ask"): [(lambda: nothing(vcore=0), lambda c: c.ask("x", "k", vcore=1))],
+    ("-", "an ask that fits"): [(nothing, lambda c: c.ask("x", "k", vcore=1))],
+    ("-", "an allocation on a node (recovery)"): [
+        (nothing, lambda c: c.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 1}, node_id="n")])))
+    ],
+    ("-", "a foreign allocation"): [(nothing, foreign)],
+    ("pending", "room"): [
+        (pending, let_go("other", STOPPED)),
+        (pending, lambda c: c.node("m", vcore=5)),
+    ],
+    ("pending", "it waits long, a node is kept free for it"): [(pending, lambda c: c.wait(2))],
+    ("pending", "the RM takes the ask back"): [(pending, let_go("k", STOPPED))],
+    ("reserved", "room on its node"): [(reserved, let_go("other", STOPPED))],
+    ("reserved", "its node goes, or a daemon needs it"): [(reserved, without_node), (reserved, daemon)],
+    ("reserved", "the RM takes the ask back"): [(reserved, let_go("k", STOPPED))],
+    ("allocated", "released by the RM (STOPPED_BY_RM)"): [(allocated, let_go("k", STOPPED))],
+    ("allocated", "the RM could not start it (SCHEDULING_FAILED_ON_RM)"): [
+        # (On a node that takes nothing more: else it is allocated again at once.)
+        (lambda: then(allocated(), lambda c: c.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))), let_go("k", FAILED))
+    ],
+    ("allocated", "its node goes"): [(allocated, without_node)],
+    ("allocated", "preempted"): [(preempting, lambda c: c.wait(1))],
+    ("allocated", "its execution time-out is over"): [(timing_out, lambda c: c.wait(1))],
+    ("told to go", "confirmed by the RM (PREEMPTED_BY_SCHEDULER or TIMEOUT)"): [
+        (lambda: then(preempting(), lambda c: c.wait(1)), let_go("k", PREEMPTED)),
+        (lambda: then(timing_out(), lambda c: c.wait(1)), let_go("k", TIMEOUT)),
+    ],
+    ("told to go", "released by the RM (STOPPED_BY_RM)"): [
+        (lambda: then(preempting(), lambda c: c.wait(1)), let_go("k", STOPPED)),
+        (lambda: then(timing_out(), lambda c: c.wait(1)), let_go("k", STOPPED)),
+    ],
+    ("foreign", "released by the RM"): [(lambda: then(nothing(), foreign), let_go("k", STOPPED, ""))],
+}
+
+
+def test_each_row_of_allocations_is_driven() -> None:
+    assert set(ALLOCATIONS) == set(ALLOCATION_STEPS)
+
+
+@pytest.mark.parametrize("pair", sorted(ALLOCATION_STEPS), ids=" ".join)
+def test_an_allocation_takes_the_step_and_the_rm_is_told(pair: tuple[str, str]) -> None:
+    for start, step in ALLOCATION_STEPS[pair]:
+        found = start()
+        assert allocation_state(found) == ("gone" if pair[0] == "-" else pair[0])
+        out = step(found)
+        assert (allocation_state(found), told(out)) == ALLOCATIONS[pair]
+
+
+# ---- timers --------------------------------------------------------------------------------------------------------
+
+TIMERS = {row[4].strip("`"): row[2] for row in SECTIONS["Timers"][1]}
+# Names for amounts of time that are no timers.
+_UNITS = {"SECOND_NS", "HOUR_NS"}
+
+
+def constants() -> Iterator[tuple[str, str]]:
+    """Every amount of time that the core or the look-up of groups waits for: (name, how long)."""
+    modules = [
+        importlib.import_module(f"muster_scheduler.core.{each.name}")
+        for each in pkgutil.iter_modules(muster_scheduler.core.__path__)
+    ]
+    for module in [*modules, users]:
+        for name, value in vars(module).items():
+            text = (Path(str(module.__file__))).read_text(encoding="utf-8")
+            own = re.search(rf"^{name}(: \w+)? = ", text, re.MULTILINE)
+            if name.endswith("_NS") and not name.startswith("_") and name not in _UNITS and own:
+                yield f"{module.__name__.rpartition('.')[2]}.{name}", duration_text(value)
+    for made in (ReservationConfig(), QueuePolicy()):
+        for field in fields(made):
+            if field.name.endswith("_ns"):
+                yield f"{type(made).__name__}.{field.name}", duration_text(getattr(made, field.name))
+    settings = GatewaySettings()
+    for name in ("pause_timeout_s", "lease_ttl_s"):
+        yield f"GatewaySettings.{name}", duration_text(round(getattr(settings, name) * SECOND_NS))
+
+
+def test_every_timer_has_a_row_with_its_time() -> None:
+    as_the_rm_says = {
+        "Application.execution_timeout_ms": "as the RM says (executionTimeoutMilliSeconds; ≤ 0: none)",
+        "Demand.execution_timeout_ms": "as the RM says (executionTimeoutMilliSeconds; ≤ 0: none)",
+    }
+    assert {**dict(constants()), **as_the_rm_says} == TIMERS
+
+
+# ---- figures -------------------------------------------------------------------------------------------------------
+
+
+def figures() -> dict[str, str]:
+    """Heading → its figure, made of the rows."""
+    return {
+        "Applications": _figure({pair: to for pair, (to, _) in APPLICATIONS.items()}, "New"),
+        "Queues and partitions": _figure({pair: to for pair, (to, _) in QUEUES.items()}, "Active"),
+        "Nodes": _figure({pair: to for pair, (to, _) in NODES.items()}, "absent"),
+        "Asks and allocations": _figure({pair: to for pair, (to, _) in ALLOCATIONS.items()}, "-"),
+        "A resource manager": _figure(RM_LIFE, "INIT"),
+    }
+
+
+def _figure(steps: Steps, first: str) -> str:
+    """A state diagram: each pair of states once, with what leads from one to the other, without steps that stay."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (before, what), after in steps.items():
+        if before != after:
+            arrows.setdefault((before, after), []).append(re.sub(r" \(.*\)", "", what))
+    lines = ["stateDiagram-v2"]
+    if first != "-":
+        lines.append(f"    [*] --> {_id(first)}")
+    lines += [f"    {_id(before)} --> {_id(after)}: {' / '.join(what)}" for (before, after), what in arrows.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _id(state: str) -> str:
+    return "[*]" if state in ("-", "gone") else state.replace(" ", "_")
+
+
+@pytest.mark.parametrize("heading", figures())
+def test_the_figure_is_that_of_the_rows(heading: str) -> None:
+    assert SECTIONS[heading][0] == figures()[heading], "draw the figures anew, see this file's first words"
+
+
+def write() -> None:
+    """Draws the figures into the document."""
+    parts = DOC.read_text(encoding="utf-8").split("\n## ")
+    for number, part in enumerate(parts):
+        figure = figures().get(part.partition("\n")[0])
+        if figure is not None:
+            before, _, rest = part.partition("```mermaid\n")
+            parts[number] = f"{before}```mermaid\n{figure}```{rest.partition('```')[2]}"
+    DOC.write_text("\n## ".join(parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -175,13 +175,17 @@ class Claims:
         out: Outcome,
         now_ns: int,
     ) -> None:
-        # 1. A node for the first of them.
+        # 1. Whose application may not run any more waits for that, not here.
         head = _head(waitlist)
+        while head is not None and (full := self._partition.cycle.full_ledger(head.app)) is not None:
+            self._partition.waiting.wait_to_run(head.app, full, out, now_ns)
+            head = _head(waitlist)
         if head is None:
             return
+        # 2. A node for the first of them.
         if self._may_reserve(waitlist, head) and not self._partition.cycle.held_back(head):
             self._reserve(waitlist, head, out, now_ns)
-        # 2. Others make room.
+        # 3. Others make room.
         finished = True
         if waitlist.required_node:
             self._preempt_on_required_node(waitlist, head, out, now_ns)
@@ -192,7 +196,7 @@ class Claims:
                     if not finished:
                         break
                     had_theirs[group] = None
-        # 3. What could not be helped now is tried again when something changed.
+        # 4. What could not be helped now is tried again when something changed.
         if not finished:
             self._due[waitlist] = had_theirs
             return

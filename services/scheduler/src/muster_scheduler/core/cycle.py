@@ -103,13 +103,15 @@ class Cycle:
     def _hold_back(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Whether a limit stands against an ask whose node has room; if it is first in line, its list waits there."""
         app = ask.app
-        if not app.counted and self._full_ledger(app) is not None:
+        if self.full_ledger(app) is not None:
             return True
         over = self.over_limit(app, ask.demand.shape)
         if over is None:
             return False
         waitlist = app.queue.waitlists.get(group.wait_key)
-        if waitlist is not None and waitlist.groups and waitlist.groups[0][-1] is group and group.head() is ask:
+        if waitlist is None or any(waitlist.place is ledger.blocked for ledger in app.bounds):
+            return True  # it waits there already
+        if waitlist.groups and waitlist.groups[0][-1] is group and group.head() is ask:
             waitlist.register(over[0].blocked)
             self._waiting.note(waitlist, self._limit_reason(*over), out, now_ns)
         return True
@@ -208,11 +210,10 @@ class Cycle:
 
     def _park_over_limit(self, app: Application, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Parks the group (or the application) when a limit stands against it; says whether."""
-        if not app.counted:
-            full = self._full_ledger(app)
-            if full is not None:
-                self._waiting.wait_to_run(app, full, out, now_ns)
-                return True
+        full = self.full_ledger(app)
+        if full is not None:
+            self._waiting.wait_to_run(app, full, out, now_ns)
+            return True
         over = self.over_limit(app, group.shape)
         if over is None:
             return False
@@ -226,8 +227,10 @@ class Cycle:
         name = self._partition.types.names[number]
         return Reason(code, ledger.path, name, value, ledger.allocated[number], ledger.limit[number], who=ledger.who)
 
-    def _full_ledger(self, app: Application) -> Ledger | None:
-        """Who runs as many applications as it may: user and group first, then the queues from the leaf up."""
+    def full_ledger(self, app: Application) -> Ledger | None:
+        """Who runs as many applications as it may, so that this one cannot start: user and group first, then queues."""
+        if app.counted:
+            return None
         for ledger in app.ledgers:
             if ledger.is_full:
                 return ledger
@@ -236,7 +239,7 @@ class Cycle:
     def held_back(self, ask: Ask) -> bool:
         """Whether a limit stands against the ask, room or not."""
         app = ask.app
-        if not app.counted and self._full_ledger(app) is not None:
+        if self.full_ledger(app) is not None:
             return True
         return self.over_limit(app, ask.demand.shape) is not None
 

@@ -566,6 +566,7 @@ class Waitlist:
     :ivar place: where it is registered (a ledger's ``blocked``, the partition's ``no_node``, a node that is required);
         None: in flight.
     :ivar bench: with whom it waits there.
+    :ivar awake: the one that was woken last.
     :ivar relay: the place that it was woken from, while those who wait with it there do not know how it went.
     :ivar reason: the last "no" that one of them got.
     :ivar due_ns: when it comes to its rights of waiting long (a reservation, a preemption); 0: not asked for.
@@ -575,6 +576,7 @@ class Waitlist:
     """
 
     __slots__ = (
+        "awake",
         "bench",
         "due_ns",
         "gone",
@@ -600,6 +602,7 @@ class Waitlist:
         self.groups: Any = SortedList()
         self.place: Place | None = None
         self.bench: Bench | None = None
+        self.awake: AskGroup | None = None
         self.relay: Place | None = None
         self.reason: Reason | None = None
         self.due_ns = 0

@@ -581,7 +581,7 @@ class Partition:
     @property
     def unfinished(self) -> bool:
         """The last cycle left something that the next one can do at once."""
-        return self.deciding and (self.waiting.stirred or self.claims.waiting)
+        return self.deciding and (self.waiting.stirred or self.claims.waiting or bool(self.root.ready))
 
     def come(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
         """A deadline has come; one that was moved meanwhile is passed over."""

@@ -233,9 +233,15 @@ class Waiting:
             self.next_in_line(waitlist.groups[0][-1])
 
     def _hurry(self, waitlist: Waitlist) -> None:
-        """The list may have come before one of its bench that is being tried: it must not wait behind it."""
-        if waitlist.bench is not None and waitlist.bench.moving:
-            self._wake_list(waitlist)
+        """Its first may have come before one that is being tried: it must not wait behind it."""
+        if waitlist.bench is not None:
+            if waitlist.bench.moving:
+                self._wake_list(waitlist)
+            return
+        awake = waitlist.awake
+        tried = awake is not None and awake.ready_key is not None and awake.head() is not None
+        if awake is not None and tried and waitlist.groups and waitlist.groups[0][:-1] < self.wait_key(awake):
+            self._wake_first(waitlist)
 
     def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> bool:
         """Why the list waits. The same "no" again changes nothing: its figures are those of the first time.
@@ -373,6 +379,7 @@ class Waiting:
         if waitlist.groups:
             group: AskGroup = waitlist.groups[0][-1]
             waitlist.unpark(group)
+            waitlist.awake = group
             self.make_ready(group)
 
     def land(self, out: Outcome) -> None:

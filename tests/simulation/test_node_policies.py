@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from muster_scheduler.core.config import NodeSortPolicy
 from muster_scheduler.core.node_policies import Fragmentation, ShapedIndex, Workload, node_search
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.resources import Shape
-from simulation.test_core_simulation import Life
+from simulation.life import Life
 
 SEEDS = range(8)
 STEPS = 40
-
-
-class PolicyLife(Life):
-    """A life of a cluster with GPUs under one policy."""
-
-    def __init__(self, seed: int, policy: NodeSortPolicy) -> None:
-        super().__init__(seed, policy.value)
-
-    def quantities(self, low: int, high: int) -> dict[str, int]:
-        found = super().quantities(low, high)
-        if self.dice.random() < 0.5:
-            found["nvidia.com/gpu-milli"] = self.dice.choice([0, 250, 500, 1_000]) * self.dice.randint(low, high) // 2
-        return found
 
 
 def _work(partition: Partition) -> dict[Shape, int]:
@@ -61,19 +50,26 @@ def _check(partition: Partition) -> None:
         assert fresh.first_fit(shape.items) is index.first_fit(shape.items)
 
 
+def _shaped(life: Life) -> list[Partition]:
+    """The partitions whose policy, after whatever configurations came, still is one of these."""
+    return [each for each in life.run.core.partitions.values() if isinstance(each.index, ShapedIndex)]
+
+
 @pytest.mark.parametrize("policy", [NodeSortPolicy.DOTPRODUCT, NodeSortPolicy.FRAGMENTATION])
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_a_random_life_and_its_recovery_find_the_same_nodes(seed: int, policy: NodeSortPolicy) -> None:
-    life = PolicyLife(seed, policy)
+    life = Life(seed, policy=policy.value)
     for step in range(STEPS):
         life.step()
-        _check(life.cluster.partition)
-        if step % 13 == 12:
-            core = life.refolded().rms["rm"].core
-            core.activate(life.cluster.now_ns, life.cluster.now_ns)
-            (folded,) = core.partitions.values()
+        for partition in _shaped(life):
+            _check(partition)
+        if step % 13 != 12:
+            continue
+        core = life.run.folded(random.Random(step))
+        core.activate(life.run.now_ns, life.run.now_ns)
+        for before in _shaped(life):
+            folded = core.partitions[before.name]
             _check(folded)
-            before = life.cluster.partition
             for shape in _work(before):
                 there, here = (
                     folded.index.first_fit(folded.types.shape(shape.quantities).items),

@@ -1,0 +1,550 @@
+"""Whether what a cycle decided was right: event by event, each against the books of that very moment.
+
+An allocation must fit where it went, keep every limit, and be the one that came first: in its application, its leaf,
+and at each queue up to root, of all that could have been placed as well.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from muster_scheduler.core.commands import Termination
+from muster_scheduler.core.outcome import (
+    Change,
+    Detail,
+    Event,
+    EventType,
+    Fact,
+    NewAllocation,
+    ReleasedAllocation,
+    TooSmallCluster,
+    UpdatedApplication,
+)
+from simulation import node_orders
+from simulation.books import (
+    TERMINAL,
+    AuditFailure,
+    BookedAllocation,
+    BookedApp,
+    BookedAsk,
+    BookedNode,
+    Books,
+    must,
+)
+from simulation.event_sums import amounts_of
+from simulation.hearing import Hearing, remove_ask, unreserve
+from simulation.preempting_laws import Preemptions
+
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+
+Records = Mapping[str, Mapping[tuple[str, ...], Any]]
+
+
+class Deciding:
+    """The checks of one cycle.
+
+    :param records: what the state topic holds after it, by kind and the parts of the key.
+    """
+
+    def __init__(self, hearing: Hearing, records: Records, now_ns: int, *, exhausted: bool) -> None:
+        self._hearing = hearing
+        self._tally = hearing.tally
+        self._records = records
+        self._now_ns = now_ns
+        self._exhausted = exhausted
+        self._facts: deque[Fact] = deque()
+        # Nodes that were given up in this cycle: whoever was looked at before may not know yet.
+        self._given_up: set[str] = set()
+        self._was_reserved: dict[tuple[str, str], BookedNode] = {}
+        # Asks that lost their node and got nothing, with the node and for how long they had it.
+        self._lost: dict[BookedAsk, tuple[BookedNode, int]] = {}
+        self._limited = {ask for books in hearing.books.values() for ask in note_limited(books, now_ns)}
+        self._starting: BookedApp | None = None
+        self._preemptions = Preemptions(hearing, records, now_ns)
+        self._before = {
+            name: {app.app_id for app in books.apps.values() if app.waits_to_run}
+            for name, books in hearing.books.items()
+        }
+
+    def check(self, facts: list[Fact], events: list[Event]) -> int:
+        """Walks through a cycle's events and facts; gives how many allocations were made."""
+        self._hearing.now_ns = self._now_ns
+        self._facts = deque(facts)
+        made = 0
+        last: Event | None = None
+        for event in events:
+            self._lone_facts()
+            must(event.now_ns == self._now_ns, "event", f"{event} of another time than {self._now_ns}")
+            match (event.type, event.change, event.detail):
+                case (EventType.NODE, Change.ADD, Detail.NODE_RESERVATION):
+                    self._reserved(event, last)
+                case (EventType.NODE, Change.REMOVE, Detail.NODE_RESERVATION):
+                    self._unreserved(event)
+                case (EventType.APP, Change.ADD, Detail.APP_ALLOC):
+                    made += 1
+                    self._allocated(event)
+                case (EventType.NODE, Change.ADD, Detail.NODE_ALLOC):
+                    same = last is not None and last.detail is Detail.APP_ALLOC
+                    must(same and last.reference_id == event.reference_id, "event", f"{event} follows {last}")
+                case (EventType.APP, Change.SET, _):
+                    self._state_changed(event)
+                case (EventType.APP, Change.REMOVE, Detail.REQUEST_CANCEL):
+                    self._cancelled(event)
+                case (EventType.APP, Change.REMOVE, Detail.NONE) | (EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP):
+                    pass  # EventSums follows who is in which queue
+                case (EventType.QUEUE, Change.REMOVE, _):
+                    self._queue_gone(event)
+                case (EventType.REQUEST, Change.NONE, Detail.NONE):
+                    self._told_to_go(event)
+                case (EventType.QUEUE, Change.SET, Detail.QUEUE_PREEMPTION):
+                    self._tally["event: quota preemption"] += 1
+                case _:
+                    raise AuditFailure("event", f"a cycle says {event}")
+            last = event
+        self._lone_facts()
+        if self._facts:
+            raise AuditFailure("answer", f"{self._facts[0]} without an event")
+        self._preemptions.finish()
+        self._check_lost()
+        return made
+
+    # ---- facts -----------------------------------------------------------------------------------------------------
+
+    def _lone_facts(self) -> None:
+        """Facts that come without an event of their own."""
+        while self._facts:
+            fact = self._facts[0]
+            if isinstance(fact, TooSmallCluster):
+                self._too_small(fact)
+            elif isinstance(fact, ReleasedAllocation) and fact.termination is Termination.TIMEOUT:
+                self._timed_out(fact)
+            else:
+                return
+            self._facts.popleft()
+
+    def _fact(self, kind: type[Any], event: Event) -> Any:
+        fact = self._facts.popleft() if self._facts else None
+        must(isinstance(fact, kind), "answer", f"{event} goes with {fact}, expected a {kind.__name__}")
+        return fact
+
+    def _too_small(self, fact: TooSmallCluster) -> None:
+        books = self._hearing.books[fact.partition]
+        app = books.apps.get(fact.app_id)
+        ask = app.asks.get(fact.key) if app is not None else None
+        if ask is None or app is None:
+            raise AuditFailure("autoscaling", f"{fact} of an ask that is not there")
+        must(not ask.told_small, "autoscaling", f"{ask}: told twice that the cluster is too small")
+        must(not ask.required, "autoscaling", f"{ask} wants node {ask.required}, not a larger cluster")
+        over = books.over(app, ask.wants)
+        must(not over, "autoscaling", f"{ask}: a larger cluster would not help, {over}")
+        if not ask.preempts and self._exhausted:  # else its turn may come
+            rooms = [node.node_id for node in books.rooms(ask) if node.node_id not in self._given_up]
+            must(not rooms, "autoscaling", f"{ask} fits on {rooms}")
+        ask.told_small = True
+        self._tally["told: the cluster is too small"] += 1
+
+    def _timed_out(self, fact: ReleasedAllocation) -> None:
+        books = self._hearing.books[fact.partition]
+        held = find_held(books, fact.app_id, fact.key, fact.uuid)
+        must(not held.told, "timeout", f"{held} was told to go already")
+        app = held.app
+        assert app is not None
+        own_ns = held.words["timeout_ms"] * 1_000_000
+        own = own_ns > 0 and held.allocated_ns + own_ns <= self._now_ns
+        must(own or app.state == "Failing", "timeout", f"{held} is told that its time is up")
+        held.told = "timeout"
+        self._tally["told: time is up"] += 1
+
+    # ---- states ----------------------------------------------------------------------------------------------------
+
+    def _state_changed(self, event: Event) -> None:
+        fact = self._fact(UpdatedApplication, event)
+        must(fact.app_id == event.object_id, "state", f"{event} goes with {fact}")
+        books, app = self._app(event.object_id)
+        state = str(fact.state)
+        if state in ("Accepted", "Running"):
+            must(app.state in ("New", "Accepted", "Completing"), "state", f"{app.app_id}: {app.state} to {state}")
+            self._starting = app
+        elif state == "Completed":
+            must(app.state == "Completing", "state", f"{app.app_id}: {app.state} to {state}")
+            must(app.deadline_ns <= self._now_ns, "state", f"{app.app_id} is Completed before its 30 s are over")
+        elif state == "Failing":
+            due = app.state == "Running" and app.timeout_ms > 0 and app.deadline_ns <= self._now_ns
+            must(due, "state", f"{app.app_id} fails in {app.state}, its time is not up")
+            self._tally["application: time is up"] += 1
+        elif state == "Failed":
+            empty = not app.asks and not app.held
+            must(app.state == "Failing" and empty, "state", f"{app.app_id} failed with something held")
+        elif state == "Expired":
+            must(app.state in TERMINAL and app.deadline_ns <= self._now_ns, "state", f"{app.app_id} expired early")
+        else:
+            raise AuditFailure("state", f"{app.app_id} becomes {state} in a cycle")
+        self._hearing.set_state(books, app, state)
+
+    def _cancelled(self, event: Event) -> None:
+        _, app = self._app(event.object_id)
+        ask = app.asks.get(event.reference_id)
+        must(app.state == "Failing" and ask is not None, "event", f"{event} of an application in state {app.state}")
+        assert ask is not None
+        del app.asks[ask.key]  # if a node is kept for it, that it is given up comes next
+
+    def _queue_gone(self, event: Event) -> None:
+        for books in self._hearing.books.values():
+            queue = books.queues.get(event.object_id)
+            if queue is None or not (queue.draining or not queue.managed) or any(books.children(queue.path)):
+                continue
+            if any(books.apps_below(queue.path)):
+                continue
+            del books.queues[queue.path]
+            parent = books.queues[queue.path.rpartition(".")[0]]
+            parent.empty_since_ns = self._now_ns
+            self._tally["queue: gone"] += 1
+            return
+        raise AuditFailure("queue", f"{event}: the queue must stay")
+
+    # ---- reservations ----------------------------------------------------------------------------------------------
+
+    def _reserved(self, event: Event, last: Event | None) -> None:
+        books, node = self._node(event.object_id)
+        ask = self._asking(books, event)
+        must(ask.reserved is None, "reservation", f"{ask} gets {node.node_id}, and has another node")
+        # (What a plan reserves comes right behind its victims, or behind what it gives up; other reservations do not.)
+        own_plan = last is not None and (last.type is EventType.REQUEST or last.change is Change.REMOVE)
+        daemon, preempting = bool(ask.required), own_plan and ask in self._preemptions.askers
+        alone = not node.reservations or (daemon and all(other.required for other in node.reservations))
+        must(alone, "reservation", f"{node.node_id} is kept for {ask}, and for {node.reservations}")
+        must(node.could_hold(ask.wants), "reservation", f"{node.node_id} could never hold {ask}")
+        over = "" if preempting else books.over(ask.app, ask.wants)
+        must(not over, "reservation", f"{ask} is over a limit: {over}")
+        if daemon:
+            must(ask.required == node.node_id, "reservation", f"{ask} wants {ask.required}, gets {node.node_id}")
+            self._tally["reservation: for a daemon"] += 1
+        elif not preempting:
+            must(books.reservation_enabled, "reservation", f"{ask} reserves, where nobody may")
+            age_ns = self._now_ns - ask.created_ns
+            must(age_ns >= books.reservation_delay_ns, "reservation", f"{ask} reserves {age_ns} ns after it came")
+            must(node.schedulable, "reservation", f"{node.node_id} is draining, and kept for {ask}")
+            rooms = books.rooms(ask, but=frozenset(self._given_up))
+            must(not rooms, "reservation", f"{ask} reserves, and fits on {rooms[0].node_id if rooms else ''}")
+            must(books.full(ask.app) == "", "reservation", f"{ask} reserves and may not run")
+            self._tally["reservation: made"] += 1
+        else:
+            self._preemptions.kept(ask, node)
+            self._tally["reservation: with victims"] += 1
+        ask.reserved, ask.reserved_ns = node, self._now_ns
+        node.reservations.append(ask)
+
+    def _unreserved(self, event: Event) -> None:
+        _, node = self._node(event.object_id)
+        said = amounts_of(event)
+        asks = [ask for ask in node.reservations if ask.key == event.reference_id and ask.said == said]
+        if not asks:
+            raise AuditFailure("reservation", f"{event}: nobody of this key has it")
+        ask = asks[0]
+        self._lost[ask] = (node, self._now_ns - ask.reserved_ns)
+        self._was_reserved[ask.app.app_id, ask.key] = node
+        self._give_up(ask)
+        unreserve(ask)
+
+    def _check_lost(self) -> None:
+        """A node is given up when its ask was placed, for a daemon or a preempting ask, or at the time-out."""
+        for ask, (node, age_ns) in self._lost.items():
+            if ask.app.asks.get(ask.key) is not ask:
+                self._tally["reservation: its ask is gone"] += 1
+                continue
+            books = self._hearing.books[self._partition_of(node)]
+            taken = any(other.required or other in self._preemptions.askers for other in node.reservations)
+            if taken or ask in self._preemptions.askers:
+                self._tally["reservation: taken by a daemon or a preempting ask"] += 1
+                continue
+            over = ask in self._limited and age_ns >= books.reservation_timeout_ns
+            must(over, "reservation", f"{ask} lost {node.node_id} after {age_ns} ns for nothing")
+            self._tally["reservation: timed out"] += 1
+
+    def _partition_of(self, node: BookedNode) -> str:
+        return next(name for name, books in self._hearing.books.items() if books.nodes.get(node.node_id) is node)
+
+    def _give_up(self, ask: BookedAsk) -> None:
+        if ask.reserved is not None:
+            self._given_up.add(ask.reserved.node_id)
+
+    def _asking(self, books: Books, event: Event) -> BookedAsk:
+        """(The same key may be asked for by several applications: in the simulation they differ in their amounts.)"""
+        said = amounts_of(event)
+        for app in books.apps.values():
+            ask = app.asks.get(event.reference_id)
+            if ask is not None and ask.said == said:
+                return ask
+        raise AuditFailure("reservation", f"{event}: nobody asks for this")
+
+    # ---- preemption ------------------------------------------------------------------------------------------------
+
+    def _told_to_go(self, event: Event) -> None:
+        fact = self._fact(ReleasedAllocation, event)
+        words = (fact.key, fact.app_id, fact.message)
+        must(words == (event.object_id, event.reference_id, event.message), "event", f"{event} goes with {fact}")
+        must(fact.termination is Termination.PREEMPTED_BY_SCHEDULER, "preemption", f"{fact} is no preemption")
+        books = self._hearing.books[fact.partition]
+        self._preemptions.told(books, find_held(books, fact.app_id, fact.key, fact.uuid), fact.message)
+
+    # ---- allocations -----------------------------------------------------------------------------------------------
+
+    def _allocated(self, event: Event) -> None:
+        fact = self._fact(NewAllocation, event)
+        made = fact.allocation
+        books = self._hearing.books[fact.partition]
+        app = books.apps.get(made.app_id)
+        ask = app.asks.get(made.key) if app is not None else None
+        node = books.nodes.get(made.node_id)
+        must(books.deciding, "deciding", f"{made.key} was placed while nothing is decided")
+        if app is None or ask is None or node is None or event.object_id != made.app_id:
+            raise AuditFailure("allocation", f"{made} of an ask, application or node that is not there; {event}")
+        must(self._starting in (None, app), "state", f"{self._starting} changed its state, {app.app_id} got something")
+        was = self._was_reserved.pop((app.app_id, ask.key), None)
+        self._check_allowed(books, ask, node, was)
+        if was is not node:
+            self._check_first(books, ask, node)
+            self._check_node(books, ask, node)
+            self._tally["allocation: in order"] += 1
+        else:
+            self._tally["allocation: on its reserved node"] += 1
+        held = BookedAllocation(
+            app,
+            ask.key,
+            made.ordinal,
+            ask.said,
+            ask.wants,
+            ask.priority,
+            node.node_id,
+            ask.order,
+            ask.created_ns,
+            self._now_ns,
+            ask.words,
+            made.uuid,
+        )
+        if self._lost.pop(ask, None) is not None:
+            self._tally["reservation: served"] += 1
+        ordinal = ask.made
+        while ordinal and (ask.key, ordinal) in app.held:
+            ordinal += 1  # an earlier one came back, those behind it did not
+        must(made.ordinal == ordinal, "allocation", f"{held}: expected number {ordinal}, {ask} has had {ask.made}")
+        must(bool(made.uuid) == ask.words["previous"], "allocation", f"{held}: UUID {made.uuid!r}")
+        books.hold(held)
+        ask.pending -= 1
+        ask.made += 1
+        if not ask.pending:
+            remove_ask(ask)
+        must(app.state == "Running", "state", f"{app.app_id} got {ask.key}, and is {app.state}")
+        self._starting = None
+        if ask.required:
+            self._tally["allocation: on a required node"] += 1
+
+    def _check_allowed(self, books: Books, ask: BookedAsk, node: BookedNode, was: BookedNode | None) -> None:
+        app = ask.app
+        # (The state changed a moment before: whether one more may run is seen with this one not running.)
+        state, app.state = app.state, "Accepted" if self._starting is app else app.state
+        full = books.full(app)
+        app.state = state
+        must(not full, "max applications", f"{ask}: {full}")
+        over = books.over(app, ask.wants)
+        must(not over, "user limit" if over[:5] in ("user ", "group") else "quota", f"{ask}: {over}")
+        for name, value in ask.wants.items():
+            must(value <= node.free(name), "node fit", f"{ask}: {node.node_id} has {node.free(name)} {name} free")
+        if ask.required:
+            must(ask.required == node.node_id, "required node", f"{ask} wants {ask.required}, got {node.node_id}")
+            return
+        must(node.schedulable, "draining node", f"{ask} went to {node.node_id}")
+        others = [other for other in node.reservations if other is not ask]
+        must(not others, "reserved node", f"{ask} went to {node.node_id}, kept for {others}")
+        must(app.state not in TERMINAL and app.state != "Failing", "state", f"{ask} of an application {app.state}")
+
+    def _check_node(self, books: Books, ask: BookedAsk, node: BookedNode) -> None:
+        """The first node in order, of those with room."""
+        if ask.required:
+            return
+        value = node_orders.values(books, ask)
+        own = value(node)
+        for other in books.listed():
+            if other is node or other.node_id in self._given_up or not other.has_room(ask.wants):
+                continue
+            alike = other.capacity == node.capacity and all(
+                other.free(name) == node.free(name) for name in (*node.capacity, *other.occupied, *node.occupied)
+            )
+            ahead = other.node_id < node.node_id if alike else value(other) < own - node_orders.NEARLY
+            words = f"{ask} went to {node.node_id} ({own}), and {other.node_id} ({value(other)}) comes first"
+            must(not ahead, "node order", words)
+        self._tally[f"node order: {books.node_policy}"] += 1
+
+    # ---- who comes first -------------------------------------------------------------------------------------------
+
+    def _check_first(self, books: Books, chosen: BookedAsk, node: BookedNode) -> None:
+        rivals = self._rivals(books)
+        if not rivals:
+            return
+        order = _Order(books)
+        chosen_app = chosen.app
+        # 1. In its application: the highest priority, then the oldest.
+        for ask in rivals.get(chosen_app.app_id, ()):
+            own, other = ((-each.priority, each.created_ns, each.order) for each in (chosen, ask))
+            must(own <= other, "ask order", f"{chosen} was placed, and {ask} comes first")
+        # 2. In its leaf.
+        best_of = {
+            books.apps[app_id].app_id: max(ask.priority for ask in asks) for app_id, asks in rivals.items() if asks
+        }
+        own_key = order.app_key(chosen_app, chosen.priority)
+        for app_id, priority in best_of.items():
+            app = books.apps[app_id]
+            if app is not chosen_app and app.queue == chosen_app.queue:
+                key = order.app_key(app, priority)
+                must(own_key <= key, "application order", f"{chosen} {own_key} was placed, and {app_id} {key} waits")
+        # 3. At each queue up to root.
+        waiting: dict[str, list[int]] = {}
+        for app_id, asks in rivals.items():
+            waiting.setdefault(books.apps[app_id].queue, []).extend(ask.priority for ask in asks)
+        paths = books.queues[chosen_app.queue].parents()
+        lent_most = order.lent_at_most(chosen)
+        lent = order.lent_at_least(waiting)
+        for path, parent in pairwise(paths):
+            first = books.queues[parent].priority_first
+            own_key = order.queue_key(path, lent_most[path], first)
+            for rival in books.children(parent):
+                if rival.path != path and rival.path in lent:
+                    key = order.queue_key(rival.path, lent[rival.path], first)
+                    words = f"{chosen}: {path} {own_key} was served, and {rival.path} {key} comes first"
+                    must(own_key <= key, "queue order", words)
+
+    def _rivals(self, books: Books) -> dict[str, list[BookedAsk]]:
+        """By application: of each kind of ask the oldest, if it could have been placed since the cycle began."""
+        found: dict[str, list[BookedAsk]] = {}
+        but = frozenset(self._given_up)
+        memo: dict[tuple[Any, ...], bool] = {}
+        waited = self._before.get(books.name, ())
+        for app in books.apps.values():
+            if not app.asks or app.app_id in waited or app.state == "Failing" or books.full(app):
+                continue
+            for ask in heads(app.asks.values()):
+                key = (app.queue, app.user, app.group, *ask.kind[:1], ask.required, id(ask.reserved))
+                if key not in memo:
+                    memo[key] = not books.over(app, ask.wants) and bool(books.rooms(ask, but=but))
+                if memo[key]:
+                    found.setdefault(app.app_id, []).append(ask)
+        return found
+
+    # ---- look-ups --------------------------------------------------------------------------------------------------
+
+    def _app(self, app_id: str) -> tuple[Books, BookedApp]:
+        for books in self._hearing.books.values():
+            app = books.apps.get(app_id) or books.finished.get(app_id)
+            if app is not None:
+                return books, app
+        raise AuditFailure("event", f"application {app_id} is not there")
+
+    def _node(self, node_id: str) -> tuple[Books, BookedNode]:
+        for books in self._hearing.books.values():
+            if node_id in books.nodes:
+                return books, books.nodes[node_id]
+        raise AuditFailure("event", f"node {node_id} is not there")
+
+
+def note_limited(books: Books, now_ns: int) -> list[BookedAsk]:
+    """The asks with a node that a limit holds back, and since when without a break it was seen to."""
+    found = []
+    for node in books.nodes.values():
+        for ask in node.reservations:
+            if books.over(ask.app, ask.wants) or books.full(ask.app):
+                ask.limited_ns = ask.limited_ns or now_ns
+                found.append(ask)
+            else:
+                ask.limited_ns = 0
+    return found
+
+
+def heads(asks: Iterable[BookedAsk]) -> list[BookedAsk]:
+    """Of each kind the oldest."""
+    found: dict[tuple[Any, ...], BookedAsk] = {}
+    for ask in asks:
+        old = found.get(ask.kind)
+        if old is None or (ask.created_ns, ask.order) < (old.created_ns, old.order):
+            found[ask.kind] = ask
+    return list(found.values())
+
+
+def find_held(books: Books, app_id: str, key: str, uuid: str) -> BookedAllocation:
+    """The allocation that a message names. Raises AuditFailure when there is none."""
+    app = books.apps.get(app_id)
+    if app is not None:
+        for held in app.held.values():
+            if held.key == key and held.uuid == uuid:
+                return held
+    raise AuditFailure("answer", f"a release of {key} ({uuid}) of {app_id}, which is not held")
+
+
+class _Order:
+    """Keys of applications and queues, the first one smallest (core-features §2.11, 2.17)."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._capacity = books.capacity()
+        self._shares: dict[str, float] = {}
+
+    def app_key(self, app: BookedApp, priority: int) -> tuple[Any, ...]:
+        queue = self._books.queues[app.queue]
+        key: tuple[Any, ...] = (app.submitted_ns, app.order)
+        if queue.fair:
+            key = (self._books.app_shares(app), *key)
+        return (-priority, *key) if queue.priority_first else (*key, -priority)
+
+    def queue_key(self, path: str, priority: int, priority_first: bool) -> tuple[Any, ...]:
+        share = self._shares.get(path)
+        if share is None:
+            share = self._shares[path] = self._books.share(path, self._capacity)
+        return (-priority, share, path) if priority_first else (share, path)
+
+    def lent_at_most(self, chosen: BookedAsk) -> dict[str, int]:
+        """What priority each queue above the chosen ask may have had. Inside a queue where priority does not come first
+        anything that is pending may have lent it its priority."""
+        books = self._books
+        found: dict[str, int] = {}
+        priority = chosen.priority
+        for path in books.queues[chosen.app.queue].parents():
+            if not books.queues[path].priority_first:
+                priority = max([priority, *self._pending_below(path)])
+            found[path] = priority = self._lift(path, priority)
+        return found
+
+    def _pending_below(self, path: str) -> list[int]:
+        """The priorities of all that is pending in a queue, as they arrive there."""
+        books = self._books
+        found: list[int] = []
+        for app in books.apps_below(path):
+            for ask in app.asks.values():
+                priority = ask.priority
+                for below in books.queues[app.queue].parents():
+                    if below == path:
+                        break
+                    priority = self._lift(below, priority)
+                found.append(priority)
+        return found
+
+    def lent_at_least(self, waiting: dict[str, list[int]]) -> dict[str, int]:
+        """What priority each queue with rivals had at least, by the priorities of the rivals in its leaves."""
+        books = self._books
+        found: dict[str, list[int]] = {path: list(priorities) for path, priorities in waiting.items() if priorities}
+        lent: dict[str, int] = {}
+        for path in sorted(books.queues, key=lambda path: -path.count(".")):
+            inside = found.get(path)
+            if not inside:
+                continue
+            best = max(inside) if books.queues[path].priority_first else min(inside)
+            lent[path] = self._lift(path, best)
+            found.setdefault(path.rpartition(".")[0], []).append(lent[path])
+        return lent
+
+    def _lift(self, path: str, priority: int) -> int:
+        queue = self._books.queues[path]
+        if queue.fence:
+            return queue.offset
+        return max(INT32_MIN, min(INT32_MAX, priority + queue.offset))

@@ -209,6 +209,8 @@ async def test_a_view_that_starts_later_shows_the_same(running: Running) -> None
     await running.until("/ws/v1/explain/summary", {"allocated": 9, "pending": 4})
     await running.release("second", "s0")
     await running.until("/ws/v1/explain/summary", {"allocated": 8, "pending": 4})
+    # The last thing that happens by itself: within a second the RM is told that the cluster is too small.
+    await running.until("/ws/v1/explain/ask/second/huge", {"scaledUp": True})
     late = ViewService(ViewSettings(http_address=""), running._log, running._topics, SystemClock())
     await late.start()
     try:

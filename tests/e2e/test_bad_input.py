@@ -71,7 +71,7 @@ class World:
         while reader.position < end:
             for record in await reader.read(1_000, 0.1):
                 owner, kind, _ = parse_state_key(record.key or b"")
-                if owner != rm_id:
+                if owner != rm_id or kind == "rejected":  # who was turned away is remembered; that harms nobody
                     continue
                 if record.value is None:
                     found.pop(record.key or b"", None)
@@ -131,7 +131,7 @@ async def _furnish(world: World, rm_id: str) -> None:
     await allocation.send(si_pb2.AllocationRequest(rmID=rm_id, allocations=[an_allocation("runs")]))
     assert (await allocation.receive()).new[0].allocationKey == "runs"
     # (Over the max of its queue: nothing happens to such an ask as time goes by.)
-    pending = an_allocation("waits", resourcePerAlloc=resource(vcore=10))
+    pending = an_allocation("waits", resourcePerAlloc=resource(memory=200))
     await allocation.send(si_pb2.AllocationRequest(rmID=rm_id, allocations=[pending]))
     # what stands behind it is answered when its work is done
     more = an_allocation("runs-too", resourcePerAlloc=resource(memory=1))

@@ -1,0 +1,300 @@
+"""The auditor notices: the core is broken on purpose, one thing at a time, and within a few lives the auditor says so.
+
+Not an assertion of the core, nor its invariants, which are not looked at here: the core must have no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from muster_scheduler.core import cycle, figures, ordering, reload, scheduler
+from muster_scheduler.core.cycle import Cycle
+from muster_scheduler.core.node_index import NodeIndex
+from muster_scheduler.core.objects import Application, Ledger, Queue, Tracker
+from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.preemption_cover import Branch, Guard
+from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.core.scheduler import SchedulerCore
+from simulation.books import AuditFailure
+from simulation.life import Life
+
+SEEDS = range(60)
+STEPS = 50
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def _quota(patch: pytest.MonkeyPatch) -> None:
+    """No queue has a max."""
+    whole = Cycle.over_limit  # looks at users and groups first
+
+    def only_trackers(self: Cycle, app: Application, shape: Shape) -> tuple[Ledger, int, int] | None:
+        found = whole(self, app, shape)
+        return found if found is not None and isinstance(found[0], Tracker) else None
+
+    patch.setattr(Cycle, "over_limit", only_trackers)
+
+
+def _user_limit(patch: pytest.MonkeyPatch) -> None:
+    """No user and no group has a limit."""
+
+    def only_queues(self: Cycle, app: Application, shape: Shape) -> tuple[Ledger, int, int] | None:
+        for ledger in app.queue.line:
+            for number, value in shape.items:
+                if ledger.allocated[number] + value > ledger.limit[number]:
+                    return ledger, number, value
+        return None
+
+    patch.setattr(Cycle, "over_limit", only_queues)
+
+
+def _node_fit(patch: pytest.MonkeyPatch) -> None:
+    """A node counts as roomy when it has room for all but one of the types."""
+    patch.setattr(
+        NodeIndex, "first_fit", lambda self, items: next((n for n in self if fits(items[1:], n.available)), None)
+    )
+
+
+def _node_order(patch: pytest.MonkeyPatch) -> None:
+    """The last node that fits, not the first."""
+    patch.setattr(
+        NodeIndex,
+        "first_fit",
+        lambda self, items: next((n for n in reversed(list(self)) if fits(items, n.available)), None),
+    )
+
+
+def _priority_fence(patch: pytest.MonkeyPatch) -> None:
+    """Priorities are lent over fences."""
+    whole = ordering.queue_key
+
+    def without_fence(queue: Queue) -> tuple[Any, ...]:
+        policy = queue.policy
+        queue.policy = replace(policy, priority_fence=False)
+        try:
+            return whole(queue)
+        finally:
+            queue.policy = policy
+
+    patch.setattr(ordering, "queue_key", without_fence)
+
+
+def _priority_offset(patch: pytest.MonkeyPatch) -> None:
+    """Offsets are forgotten."""
+    whole = ordering.queue_key
+
+    def without_offset(queue: Queue) -> tuple[Any, ...]:
+        policy = queue.policy
+        queue.policy = replace(policy, priority_offset=0)
+        try:
+            return whole(queue)
+        finally:
+            queue.policy = policy
+
+    patch.setattr(ordering, "queue_key", without_offset)
+
+
+def _queue_share(patch: pytest.MonkeyPatch) -> None:
+    """The queue that has most goes first."""
+    whole = ordering.queue_share
+    patch.setattr(ordering, "queue_share", lambda queue: -whole(queue))
+
+
+def _application_order(patch: pytest.MonkeyPatch) -> None:
+    """The youngest application goes first."""
+
+    def youngest_first(app: Any) -> tuple[Any, ...]:
+        return (app.ready[0][0] if app.ready else 0, -app.submitted_ns, -app.submission)
+
+    patch.setattr(ordering, "app_key", youngest_first)
+
+
+def _guarantee(patch: pytest.MonkeyPatch) -> None:
+    """Victims are taken from queues that need all that they have."""
+    patch.setattr(Branch, "allows", lambda self, items: True)
+    patch.setattr(Guard, "allows", lambda self, items: True)
+
+
+def _max_applications(patch: pytest.MonkeyPatch) -> None:
+    """Any number of applications runs."""
+    patch.setattr(Ledger, "is_full", property(lambda self: False))
+
+
+def _reservation_hiding(patch: pytest.MonkeyPatch) -> None:
+    """Nodes that are kept free stay in the search."""
+    whole = Partition.list_node
+
+    def listed(self: Partition, node: Any) -> None:
+        kept, node.reservations = node.reservations, {}
+        try:
+            whole(self, node)
+        finally:
+            node.reservations = kept
+
+    patch.setattr(Partition, "list_node", listed)
+
+
+def _reservation_age(patch: pytest.MonkeyPatch) -> None:
+    """Nodes are kept free at once."""
+    whole = Partition.take_policies
+
+    def at_once(self: Partition, config: Any) -> None:
+        whole(self, replace(config, reservation=replace(config.reservation, delay_ns=0)))
+
+    patch.setattr(Partition, "take_policies", at_once)
+
+
+def _answered_twice(patch: pytest.MonkeyPatch) -> None:
+    """A refused ask is refused twice."""
+    whole = scheduler._reject
+
+    def twice(item: Any, reason: str, out: Outcome) -> None:
+        whole(item, reason, out)
+        whole(item, reason, out)
+
+    patch.setattr(scheduler, "_reject", twice)
+
+
+def _not_answered(patch: pytest.MonkeyPatch) -> None:
+    """A refused ask gets no answer."""
+    patch.setattr(scheduler, "_reject", lambda item, reason, out: None)
+
+
+def _release_not_told(patch: pytest.MonkeyPatch) -> None:
+    """What the RM releases is not acknowledged."""
+    whole = Partition.release
+
+    def silently(self: Partition, *args: Any, **named: Any) -> None:
+        whole(self, *args, **{**named, "tell": False})
+
+    patch.setattr(Partition, "release", silently)
+
+
+def _confirmation_told(patch: pytest.MonkeyPatch) -> None:
+    """What the RM confirms is echoed."""
+    patch.setattr(scheduler, "_RELEASE_DETAILS", {})
+
+
+def _event_lost(patch: pytest.MonkeyPatch) -> None:
+    """The end of an allocation is in no event."""
+    patch.setattr(Partition, "_tell_gone", lambda self, allocation, detail, out, now_ns: None)
+
+
+def _reason_wrong(patch: pytest.MonkeyPatch) -> None:
+    """The queue that is named is not the one that is full."""
+    whole = Cycle._limit_reason
+
+    def of_root(self: Cycle, *over: Any) -> Reason:
+        return replace(whole(self, *over), queue="root")
+
+    patch.setattr(Cycle, "_limit_reason", of_root)
+
+
+def _node_reason_wrong(patch: pytest.MonkeyPatch) -> None:
+    """Whatever finds no room is said to be larger than any node."""
+    whole = figures.NodeFigures.reason
+
+    def larger(self: Any, shape: Shape) -> Reason:
+        found = whole(self, shape)
+        code = cycle.ReasonCode
+        return replace(found, code=code.LARGER_THAN_ANY_NODE) if found.code is code.NO_NODE_HAS_ROOM else found
+
+    patch.setattr(figures.NodeFigures, "reason", larger)
+
+
+def _forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Who waits for a limit is not woken when it has room again."""
+    patch.setattr("muster_scheduler.core.waiting.Waiting.ledgers_gained", lambda self, app: None)
+
+
+def _record_lost(patch: pytest.MonkeyPatch) -> None:
+    """A change of an ask is not written."""
+    whole = Outcome.touch
+
+    def without_asks(self: Outcome, changed: Any, partition: str) -> None:
+        if type(changed).__name__ != "Ask" or changed.gone or not changed.published:
+            whole(self, changed, partition)
+
+    patch.setattr(Outcome, "touch", without_asks)
+
+
+def _reload_half(patch: pytest.MonkeyPatch) -> None:
+    """Queues that vanish from the configuration do not drain."""
+    patch.setattr(reload, "_drain", lambda partition, kept, out, now_ns: None)
+
+
+def _deadline_missed(patch: pytest.MonkeyPatch) -> None:
+    """Applications do not complete."""
+    whole = Partition.expire
+
+    def not_completing(self: Partition, app: Any, out: Outcome, now_ns: int) -> None:
+        if app.state != "Completing":
+            whole(self, app, out, now_ns)
+
+    patch.setattr(Partition, "expire", not_completing)
+
+
+def _placement(patch: pytest.MonkeyPatch) -> None:
+    """Access lists let everybody in."""
+    patch.setattr("muster_scheduler.core.acl.allows", lambda text, user, groups: True)
+
+
+def _budget(patch: pytest.MonkeyPatch) -> None:
+    """A cycle goes beyond its budget."""
+    whole = SchedulerCore.cycle
+    patch.setattr(SchedulerCore, "cycle", lambda self, now_ns, budget, out=None: whole(self, now_ns, budget + 1, out))
+
+
+# What is broken, how, and which checks may be the ones that notice.
+BROKEN: dict[str, tuple[Break, set[str]]] = {
+    "quota": (_quota, {"quota"}),
+    "node fit": (_node_fit, {"node fit"}),
+    "node order": (_node_order, {"node order"}),
+    "user limit": (_user_limit, {"user limit"}),
+    "priority fence": (_priority_fence, {"queue order"}),
+    "priority offset": (_priority_offset, {"queue order"}),
+    "queue share": (_queue_share, {"queue order"}),
+    "application order": (_application_order, {"application order"}),
+    "guarantee": (_guarantee, {"guarantee"}),
+    "max applications": (_max_applications, {"max applications"}),
+    "reservation hiding": (_reservation_hiding, {"reserved node"}),
+    "reservation age": (_reservation_age, {"reservation"}),
+    "answered twice": (_answered_twice, {"answer"}),
+    "not answered": (_not_answered, {"answer"}),
+    "release not told": (_release_not_told, {"answer"}),
+    "confirmation told": (_confirmation_told, {"answer"}),
+    "event lost": (_event_lost, {"event sum"}),
+    "reason wrong": (_reason_wrong, {"reason"}),
+    "node reason wrong": (_node_reason_wrong, {"reason"}),
+    "forgotten": (_forgotten, {"left pending", "reason"}),
+    "record lost": (_record_lost, {"record"}),
+    "reload half": (_reload_half, {"answer", "record", "deadline"}),
+    "deadline missed": (_deadline_missed, {"deadline"}),
+    "placement": (_placement, {"answer", "event sum", "record"}),
+    "budget": (_budget, {"budget"}),
+}
+
+
+@pytest.mark.parametrize("what", list(BROKEN))
+def test_the_auditor_notices_broken(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks, checks = BROKEN[what]
+    breaks(monkeypatch)
+    noticed: list[str] = []
+    for seed in SEEDS:
+        noticed += _what_is_noticed(seed)
+        if checks & set(noticed):
+            return
+    pytest.fail(f"{len(SEEDS)} lives with {what} broken, and the auditor noticed {noticed}")
+
+
+def _what_is_noticed(seed: int) -> list[str]:
+    try:
+        Life(seed, check_invariants=False).live(STEPS)
+    except AuditFailure as failure:
+        return [failure.check]
+    return []

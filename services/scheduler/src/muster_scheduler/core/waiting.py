@@ -314,6 +314,7 @@ class Waiting:
             place = self.required.get(node_id)
             for shape in list(place or ()):
                 for waitlist in list(place.lists(shape)) if place is not None else ():
+                    waitlist.tried = False  # they may have the node kept free at once
                     self._wake_list(waitlist)  # each: they may be told something else, even if it has no room
             if place is not None and not place:
                 del self.required[node_id]
@@ -376,11 +377,12 @@ class Waiting:
                 self._wake_bench(bench, place)
 
     def _wake_first(self, waitlist: Waitlist) -> None:
-        if waitlist.groups:
-            group: AskGroup = waitlist.groups[0][-1]
-            waitlist.unpark(group)
-            waitlist.awake = group
-            self.make_ready(group)
+        for *_, group in waitlist.groups:
+            if group.head() is not None:  # else its last ask was placed just now, and it goes
+                waitlist.unpark(group)
+                waitlist.awake = group
+                self.make_ready(group)
+                return
 
     def land(self, out: Outcome) -> None:
         """After a cycle: lists that are still in flight and empty have nobody left who waits."""

@@ -1,0 +1,69 @@
+"""A word to the autoscaler (core-features §2.17): for what only a larger cluster would help, once for each ask."""
+
+from __future__ import annotations
+
+from builders import Cluster, ask, nodes
+from muster_scheduler.core.commands import NodeAction, UpdateAllocations
+from muster_scheduler.core.outcome import Outcome, TooSmallCluster
+
+QUEUES = "{name: root, submitacl: '*', queues: [{name: q, resources: {max: {memory: 10}}}, {name: open}]}"
+
+
+def told(out: Outcome) -> list[tuple[str, str]]:
+    return [(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, TooSmallCluster)]
+
+
+def test_each_ask_is_told_once() -> None:
+    cluster = Cluster(QUEUES)
+    cluster.node("n", memory=4)
+    cluster.app("x", "root.open")
+    cluster.do(UpdateAllocations([ask("x", f"k{number}", memory=5) for number in range(3)]))
+    assert told(cluster.wait(1)) == [("x", "k0"), ("x", "k1"), ("x", "k2")]
+    assert told(cluster.wait(100)) == []
+    cluster.ask("x", "k3", memory=5)
+    cluster.ask("x", "k0", memory=5, priority=3)  # sent again
+    assert told(cluster.wait(1)) == [("x", "k3")]
+
+
+def test_all_who_come_from_a_limit_to_the_nodes_are_told() -> None:
+    cluster = Cluster(QUEUES)
+    cluster.node("n", memory=10)
+    cluster.app("filler", "root.q")
+    cluster.ask("filler", "k", memory=5)
+    for app_id in ("x", "y", "z"):
+        cluster.app(app_id, "root.q")
+        cluster.ask(app_id, "k", memory=8)
+        assert cluster.pending(app_id) == {"k": "QUEUE_MAX"}
+    assert told(cluster.wait(5)) == []
+    cluster.do(nodes(NodeAction.UPDATE, {"n": {"memory": 6}}))
+    cluster.release("filler", "k")
+    assert sorted(told(cluster.wait(1))) == [("x", "k"), ("y", "k"), ("z", "k")]
+
+
+def test_what_a_limit_holds_back_meanwhile_is_told_when_the_limit_gave_way() -> None:
+    cluster = Cluster(QUEUES)
+    cluster.node("n", memory=4)
+    cluster.app("x", "root.q")
+    cluster.ask("x", "large", memory=8)
+    cluster.ask("x", "small", memory=3, priority=-1)  # 3 of 10 used: 8 more would go over
+    assert told(cluster.wait(1)) == []
+    cluster.release("x", "small")
+    assert told(cluster.wait(1)) == [("x", "large")]
+
+
+def test_a_daemon_is_not_helped_by_more_nodes() -> None:
+    cluster = Cluster(QUEUES)
+    cluster.node("n", memory=4)
+    cluster.app("x", "root.open")
+    item = ask("x", "k", memory=5)._replace(tags={"yunikorn.apache.org/requiredNode": "n"})
+    cluster.do(UpdateAllocations([item]))
+    assert told(cluster.wait(100)) == []
+
+
+def test_what_came_and_went_within_the_second_is_not_told() -> None:
+    cluster = Cluster(QUEUES)
+    cluster.node("n", memory=4)
+    cluster.app("x", "root.open")
+    cluster.ask("x", "k", memory=5)
+    cluster.release("x", "k")
+    assert told(cluster.wait(1)) == []

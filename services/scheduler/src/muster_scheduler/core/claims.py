@@ -25,6 +25,8 @@ RETRY_NS = 15 * 1_000_000_000
 # Turns in one cycle, and preemptions for one leaf in it: the rest comes in the next, behind what came in meanwhile.
 TURNS_MAX = 100
 PREEMPTIONS_PER_LEAF_MAX = 10
+# Searches for victims in one cycle: in a large cluster each may take tens of milliseconds, and requests wait meanwhile.
+SEARCHES_MAX = 20
 # How long asks are collected before the RM is told that the cluster is too small for them.
 REPORT_NS = 1_000_000_000
 
@@ -246,7 +248,7 @@ class Claims:
         while (asking := _not_yet_preempting(group)) is not None:
             if now_ns < asking.created_ns + leaf.policy.preemption_delay_ns:
                 break
-            if attempts.get(leaf.path, 0) >= PREEMPTIONS_PER_LEAF_MAX:
+            if attempts.get(leaf.path, 0) >= PREEMPTIONS_PER_LEAF_MAX or sum(attempts.values()) >= SEARCHES_MAX:
                 return False
             attempts[leaf.path] = attempts.get(leaf.path, 0) + 1
             found = preemption.search(partition, asking, now_ns)

@@ -71,9 +71,11 @@ class Cycle:
         # 7. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
         if made < budget:
             self._waiting.land(out)
-        # 8. Those who have waited long come to their rights: a node kept free, the preemption of others.
-        partition.claims.parked(now_ns)
-        partition.claims.run(out, now_ns)
+        # 8. Those who have waited long come to their rights: a node kept free, the preemption of others. (But first
+        # whoever can be helped by what this search set free: in the next pass.)
+        if not self._waiting.stirred:
+            partition.claims.parked(now_ns)
+            partition.claims.run(out, now_ns)
         # 9. Other nodes may mean another "no", even where they do not mean a "yes".
         if self._explained_version != partition.capacity_version:
             self._explained_version = partition.capacity_version

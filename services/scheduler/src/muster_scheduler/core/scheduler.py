@@ -146,7 +146,7 @@ class SchedulerCore:
         for partition in self.partitions.values():
             for _ in range(_PASSES_MAX):
                 left -= partition.cycle.run(out, now_ns, left)
-                if left <= 0 or not partition.unfinished:
+                if left <= 0 or not partition.waiting.stirred:
                     break
         self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
         self._collect_deadlines()

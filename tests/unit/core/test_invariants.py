@@ -9,7 +9,7 @@ from builders import Cluster, ask
 from muster_scheduler.core import invariants
 from muster_scheduler.core.commands import AskItem, UpdateAllocations
 from muster_scheduler.core.invariants import InvariantViolated
-from muster_scheduler.core.objects import Waitlist
+from muster_scheduler.core.objects import Node, Tracker, Waitlist
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.states import AppState
 
@@ -113,6 +113,99 @@ CORRUPTIONS: list[tuple[Callable[[Cluster], object], str]] = [
         "does not wait",
     ),
 ]
+
+
+RESERVED = (
+    "{name: root, submitacl: '*', limits: [{limit: each, users: ['*'], maxresources: {memory: 90}}],"
+    " queues: [{name: p}, {name: q, properties: {preemption.delay: 1s}}]}"
+)
+
+
+@pytest.fixture
+def reserved() -> Cluster:
+    """A node that is kept free for an ask, users with limits, and something that was told to go."""
+    made = Cluster(RESERVED)
+    for number in range(2):
+        made.node(f"n{number}", memory=10)
+    made.app("x", "root.q")
+    made.do(UpdateAllocations([ask("x", f"k{each}", memory=6)._replace(allow_preempt_self=True) for each in range(2)]))
+    made.app("y", "root.q", user="bob")
+    made.ask("y", "large", memory=9)
+    made.do(UpdateAllocations([ask("y", "urgent", memory=5, priority=4)._replace(allow_preempt_other=True)]))
+    made.wait(3)
+    assert any(held.preempted for held in made.application("x").allocations.values())
+    assert all(node.reservations for node in made.partition.nodes.values())
+    return made
+
+
+def _keeper(cluster: Cluster) -> Node:
+    return next(node for node in cluster.partition.nodes.values() if node.reservations)
+
+
+def _forget_who(cluster: Cluster) -> None:
+    next(iter(_keeper(cluster).reservations)).reserved = None
+
+
+def _forget_where(cluster: Cluster) -> None:
+    _keeper(cluster).reservations.clear()
+
+
+def _keep_for_two(cluster: Cluster) -> None:
+    first, second = cluster.partition.nodes.values()
+    (ask_of_second,) = second.reservations
+    first.reservations[ask_of_second] = None
+    ask_of_second.reserved = first
+    second.reservations.clear()
+    cluster.partition.list_node(second)
+
+
+def _unmark(cluster: Cluster) -> None:
+    for held in cluster.application("x").allocations.values():
+        held.preempted = None
+
+
+def _lone_tracker(cluster: Cluster) -> None:
+    limits = cluster.partition.limits
+    limits._trackers["root", "nobody", False] = Tracker(cluster.partition.types, "root", "nobody", group=False)
+
+
+def _tracker(cluster: Cluster) -> Tracker:
+    return next(iter(cluster.partition.limits))
+
+
+def _wait_behind(cluster: Cluster) -> None:
+    for waitlist in cluster.queue("root.q").waitlists.values():
+        assert waitlist.bench is not None
+        waitlist.bench.moving = True
+
+
+MORE_CORRUPTIONS: list[tuple[Callable[[Cluster], object], str]] = [
+    (_forget_who, "which does not know"),
+    (_forget_where, "thinks that|but not to be searched"),
+    (_keep_for_two, "for more than one"),
+    (_unmark, "preempting .* marks sum to"),
+    (_lone_tracker, "of which 1|of which 2"),
+    (lambda c: _bump(_tracker(c).allocated), "Tracker.*its applications sum to"),
+    (lambda c: setattr(_tracker(c), "running_applications", 7), "Tracker.*7 running"),
+    (lambda c: setattr(_tracker(c), "applications", 7), "Tracker.*7 applications"),
+    (lambda c: setattr(c.application("x"), "bounds", ()), "keeps other limits"),
+    (lambda c: setattr(c.application("x"), "ledgers", ()), "counts elsewhere"),
+    (lambda c: setattr(c.application("y"), "parked", 9), "9 groups parked"),
+    (_wait_behind, "that is not tried"),
+]
+
+
+def test_a_core_with_reservations_and_limits_passes(reserved: Cluster) -> None:
+    invariants.check(reserved.core, exhausted=True)
+
+
+@pytest.mark.parametrize(("corrupt", "said"), MORE_CORRUPTIONS, ids=range(len(MORE_CORRUPTIONS)))
+def test_a_violation_of_claims_and_limits_is_found(
+    reserved: Cluster, corrupt: Callable[[Cluster], object], said: str
+) -> None:
+    corrupt(reserved)
+    with pytest.raises(InvariantViolated, match=said):
+        invariants.check(reserved.core, exhausted=True)
 
 
 def test_the_sound_core_passes(cluster: Cluster) -> None:

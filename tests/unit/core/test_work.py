@@ -117,6 +117,70 @@ def _a_dynamic_queue_beside_many(size: int) -> tuple[Cluster, Command]:
     return cluster, UpdateApplications((AppItem("new", "root.new", "default", "u"),))
 
 
+USERS = (
+    "{name: root, submitacl: '*',"
+    " limits: [{limit: each, users: ['*'], maxresources: {memory: 100}, maxapplications: 1}],"
+    " queues: [{name: a}, {name: b}]}"
+)
+
+
+def _users(size: int, *, apps: int = 1, shapes: int = 1, fit: bool = True) -> Cluster:
+    """One full node; ``size`` users, each under an own copy of the limits, wait in one leaf."""
+    cluster = Cluster(USERS)
+    cluster.node("n", vcore=20, memory=10 * size)
+    cluster.app("filler", "root.b", user="filler")
+    cluster.core.apply(UpdateAllocations([ask("filler", f"f{n}", vcore=1) for n in range(20)]), cluster.now_ns)
+    cluster.core.cycle(cluster.now_ns, 1 << 30)
+    own = range(apps)
+    new = tuple(AppItem(f"x{n}-{m}", "root.a", "default", f"u{n}") for n in range(size) for m in own)
+    cluster.core.apply(UpdateApplications(new), cluster.now_ns)
+    items = [
+        ask(f"x{n}-{m}", f"k{each}", vcore=1 if fit else 5 + (n % shapes), memory=n % shapes)
+        for n in range(size)
+        for m in own
+        for each in range(2)
+    ]
+    cluster.core.apply(UpdateAllocations(items), cluster.now_ns)
+    cluster.core.cycle(cluster.now_ns, 1 << 30)
+    _work(cluster, _release("filler", "f19"))  # (what is set up at the first gain is not the cost of a gain)
+    return cluster
+
+
+def _of_an_allocation_before_many_users(size: int) -> tuple[Cluster, Command]:
+    return _users(size), _release("filler", "f0")
+
+
+def _of_an_allocation_too_small_for_many_shapes(size: int) -> tuple[Cluster, Command]:
+    return _users(max(size, 200), shapes=max(size, 200), fit=False), _release("filler", "f0")
+
+
+def _beside_many_users_that_run_as_many_applications_as_they_may(size: int) -> tuple[Cluster, Command]:
+    cluster = _users(0)
+    cluster.node("large", vcore=size, memory=100)
+    new = tuple(AppItem(f"x{n}-{m}", "root.a", "default", f"u{n}") for n in range(size) for m in range(2))
+    cluster.core.apply(UpdateApplications(new), cluster.now_ns)
+    items = [ask(f"x{n}-{m}", "k", vcore=1) for n in range(size) for m in range(2)]
+    cluster.core.apply(UpdateAllocations(items), cluster.now_ns)
+    cluster.core.cycle(cluster.now_ns, 1 << 30)
+    return cluster, _release("filler", "f0")
+
+
+def _beside_many_reservations(size: int) -> tuple[Cluster, Command]:
+    cluster = Cluster(QUEUES)
+    cluster.core.apply(nodes(NodeAction.CREATE, {f"n{n}": {"vcore": 10} for n in range(size)}), cluster.now_ns)
+    cluster.app("filler", "root.b")
+    cluster.core.apply(UpdateAllocations([ask("filler", f"f{n}", vcore=9) for n in range(size)]), cluster.now_ns)
+    new = tuple(AppItem(f"x{n}", "root.a", "default", "u") for n in range(size))
+    cluster.core.apply(UpdateApplications(new), cluster.now_ns)
+    items = [ask(f"x{n}", "k", vcore=10)._replace(quantities={"vcore": 10, f"t{n % 30}": 0}) for n in range(size)]
+    cluster.core.apply(UpdateAllocations(items), cluster.now_ns)
+    for seconds in range(30):
+        cluster.core.cycle(cluster.now_ns + seconds * 1_000_000_000, 1 << 30)
+    cluster.now_ns += 30_000_000_000
+    assert sum(bool(node.reservations) for node in cluster.partition.nodes.values()) >= 30
+    return cluster, _release("filler", "f0")
+
+
 STEPS: list[Callable[[int], tuple[Cluster, Command]]] = [
     _of_an_allocation_before_many_asks,
     _of_an_allocation_before_many_applications,
@@ -126,6 +190,10 @@ STEPS: list[Callable[[int], tuple[Cluster, Command]]] = [
     _a_new_ask_that_waits_with_many,
     _a_new_ask_that_fits_nowhere,
     _a_dynamic_queue_beside_many,
+    _of_an_allocation_before_many_users,
+    _of_an_allocation_too_small_for_many_shapes,
+    _beside_many_users_that_run_as_many_applications_as_they_may,
+    _beside_many_reservations,
 ]
 
 

@@ -6,6 +6,8 @@ a look: a look is one comparison of columns, whatever happened in between.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,8 +90,8 @@ class NodeFigures:
                 continue
             left = free - saturated(wanted.get(number, 0))
             scores += np.divide(left, free, out=np.zeros(len(rows)), where=(free > 0) & (left > 0))
-        best: list[Node] = [self._nodes[row] for row in rows[scores == scores.min()]]
-        return min(best, key=lambda node: node.index_key or (0.0, ""))
+        best: Iterable[Node] = map(self._nodes.__getitem__, rows[scores == scores.min()])
+        return min(best, key=attrgetter("index_key"))  # (those that are searched have one)
 
     def _find_reason(self, shape: Shape) -> Reason:
         count = len(self._nodes)

@@ -199,6 +199,8 @@ class Waiting:
             return
         # The leaf, or the nodes, say the same to all.
         bench.moving = False
+        if place is came_from and other is None:
+            return
         for waiting in list(bench.lists):
             if place is not came_from:
                 waiting.register(place)

@@ -59,6 +59,12 @@ def another(dice: random.Random, document: Document) -> Document:
             fresh["partitions"] += [_partition(dice, name) for name in sorted(names - have)]
         return fresh
     changed: Document = json.loads(json.dumps(document))
+    if fate < 0.25:  # one partition more, or less
+        if len(changed["partitions"]) > 1:
+            changed["partitions"].pop()
+        else:
+            changed["partitions"].append(_partition(dice, "second"))
+        return changed
     partition = dice.choice(changed["partitions"])
     for _ in range(dice.randint(1, 3)):
         _change(dice, partition)

@@ -212,7 +212,10 @@ class Deciding:
         ask = self._asking(books, event)
         must(ask.reserved is None, "reservation", f"{ask} gets {node.node_id}, and has another node")
         # (What a plan reserves comes right behind its victims, or behind what it gives up; other reservations do not.)
-        own_plan = last is not None and (last.type is EventType.REQUEST or last.change is Change.REMOVE)
+        own_plan = last is not None and (
+            (last.type is EventType.REQUEST and self._preemptions.last_asker is ask)
+            or (last.detail is Detail.NODE_RESERVATION and last.reference_id == ask.key)
+        )
         daemon, preempting = bool(ask.required), own_plan and ask in self._preemptions.askers
         alone = not node.reservations or (daemon and all(other.required for other in node.reservations))
         must(alone, "reservation", f"{node.node_id} is kept for {ask}, and for {node.reservations}")
@@ -304,13 +307,14 @@ class Deciding:
             raise AuditFailure("allocation", f"{made} of an ask, application or node that is not there; {event}")
         must(self._starting in (None, app), "state", f"{self._starting} changed its state, {app.app_id} got something")
         was = self._was_reserved.pop((app.app_id, ask.key), None)
-        self._check_allowed(books, ask, node, was)
+        # (Its state changed a moment before the decision is told: who may run is seen as it was.)
+        state, app.state = app.state, "Accepted" if self._starting is app else app.state
+        self._check_allowed(books, ask, node)
         if was is not node:
-            self._check_first(books, ask, node)
+            self._check_first(books, ask)
             self._check_node(books, ask, node)
-            self._tally["allocation: in order"] += 1
-        else:
-            self._tally["allocation: on its reserved node"] += 1
+        app.state = state
+        self._tally[f"allocation: {'on its reserved node' if was is node else 'in order'}"] += 1
         held = BookedAllocation(
             app,
             ask.key,
@@ -342,12 +346,9 @@ class Deciding:
         if ask.required:
             self._tally["allocation: on a required node"] += 1
 
-    def _check_allowed(self, books: Books, ask: BookedAsk, node: BookedNode, was: BookedNode | None) -> None:
+    def _check_allowed(self, books: Books, ask: BookedAsk, node: BookedNode) -> None:
         app = ask.app
-        # (The state changed a moment before: whether one more may run is seen with this one not running.)
-        state, app.state = app.state, "Accepted" if self._starting is app else app.state
         full = books.full(app)
-        app.state = state
         must(not full, "max applications", f"{ask}: {full}")
         over = books.over(app, ask.wants)
         must(not over, "user limit" if over[:5] in ("user ", "group") else "quota", f"{ask}: {over}")
@@ -380,7 +381,7 @@ class Deciding:
 
     # ---- who comes first -------------------------------------------------------------------------------------------
 
-    def _check_first(self, books: Books, chosen: BookedAsk, node: BookedNode) -> None:
+    def _check_first(self, books: Books, chosen: BookedAsk) -> None:
         rivals = self._rivals(books)
         if not rivals:
             return

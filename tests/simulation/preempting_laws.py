@@ -12,7 +12,7 @@ from simulation.hearing import Hearing
 class Preemptions:
     """Who was told to go in one cycle, and for whom.
 
-    :ivar askers: the asks for which somebody was told to go in this cycle.
+    :ivar askers: the asks for which somebody was told to go in this cycle; ``last_asker``: the last of them.
     """
 
     def __init__(self, hearing: Hearing, records: Mapping[str, Mapping[tuple[str, ...], Any]], now_ns: int) -> None:
@@ -20,6 +20,7 @@ class Preemptions:
         self._records = records
         self._now_ns = now_ns
         self.askers: dict[BookedAsk, Books] = {}
+        self.last_asker: BookedAsk | None = None
         self._nodes: dict[BookedAsk, BookedNode] = {}
         self._earlier: set[int] = {
             id(ask)
@@ -57,6 +58,7 @@ class Preemptions:
             must(id(ask) not in self._earlier, "preemption", f"{ask} preempts for the second time")
             must(not books.full(ask.app), "preemption", f"{ask} may not run, and preempts: {books.full(ask.app)}")
             self.askers[ask] = books
+            self.last_asker = ask
             if ask.reserved is not None:
                 self._nodes[ask] = ask.reserved
             self._by_rule(books, victim, ask, why.rule)

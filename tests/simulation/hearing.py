@@ -97,6 +97,7 @@ class Hearing:
         self.offered: Document | None = None
         self.tally = tally
         self.books = {each["name"]: Books(each) for each in document["partitions"]}
+        self._deciding = True
         self.order = 0
         self.now_ns = 0
         self._facts: deque[Fact] = deque()
@@ -125,6 +126,7 @@ class Hearing:
             case UpdateConfiguration():
                 self._configure()
             case SetDeciding():
+                self._deciding = command.deciding
                 for books in self.books.values():
                     books.deciding = command.deciding
         if self._facts:
@@ -566,6 +568,7 @@ class Hearing:
                 self._reconfigure(self.books[name], each)
             else:
                 self.books[name] = fresh = Books(each)
+                fresh.deciding = self._deciding
                 for rules in fresh.configured.values():
                     fresh.queues[rules.path] = fresh.queue_of(rules)
                 self.tally["configuration: partition added"] += 1

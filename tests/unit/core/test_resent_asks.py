@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from builders import Cluster, ask
-from muster_scheduler.core.commands import UpdateAllocations
+from muster_scheduler.core.commands import ReleaseItem, Termination, UpdateAllocations
+from muster_scheduler.core.outcome import Outcome
 
 
 def _waiting() -> Cluster:
@@ -30,3 +31,16 @@ def test_an_older_ask_that_comes_later_goes_first() -> None:
     cluster.ask("x", "last", vcore=1)
     cluster.release("x", "held")
     assert set(cluster.placed("x")) == {"k0", "k1"}
+
+
+def test_an_old_allocation_that_becomes_an_ask_makes_its_application_older_in_the_record_too() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
+    cluster.node("n", vcore=2)
+    cluster.app("x", "root.a")
+    reported = ask("x", "old", vcore=2)._replace(node_id="n", tags={"creationTime": "1"})
+    cluster.do(UpdateAllocations([reported]))
+    out = Outcome()
+    failed = ReleaseItem("default", "x", "old", Termination.SCHEDULING_FAILED_ON_RM)
+    cluster.core.apply(UpdateAllocations((), [failed]), cluster.now_ns, out)
+    assert cluster.application("x").submitted_ns == 1_000_000_000
+    assert cluster.application("x") in [what for _, what, _ in out.objects()]

@@ -581,8 +581,11 @@ class SchedulerCore:
         out.events.append(
             Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, held.key, held.shape, message, now_ns)
         )
+        submitted_ns = app.submitted_ns
         partition.add_ask(ask)
         out.touch(ask, partition.name)
+        if app.submitted_ns != submitted_ns:  # what was reported as older than all asks is an ask now
+            out.touch(app, partition.name)
 
     def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
         foreign = partition.foreign.get(item.key)

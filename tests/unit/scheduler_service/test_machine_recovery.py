@@ -239,3 +239,28 @@ def test_an_id_used_again_in_the_batch_in_which_its_last_allocation_went_leaves_
     rig.rebuild(random.Random(1))
     assert not rig.core.partitions["default"].apps["x"].allocations
     assert not [key for key in rig.state if b"/alloc/" in key]
+
+
+def test_a_queue_that_goes_with_its_last_application_in_one_transaction_goes_from_followers_too() -> None:
+    rig = Rig()
+    rig.register(
+        "partitions: [{placementrules: [{name: provided, create: true}], queues: [{name: root, submitacl: '*'}]}]"
+    )
+    rig.send(make.node("n", vcore=10_000), make.application("w", "root.made.deep"))
+    rig.send(si.ApplicationRequest(rmID=RM, remove=[si.RemoveApplicationRequest(applicationID="w")]))
+    rig.send(make.application("x", "root.made.deep"), make.asks(make.allocation("x", "k", vcore=1)))
+    application = rig.core.partitions["default"].apps["x"]
+    rig.core.partitions["default"].fail(application, "over", Outcome(), rig.now_ns)
+    rig.now_ns += 11 * 10**9
+    confirmed = si.AllocationRelease(
+        partitionName="default", applicationID="x", allocationKey="k", terminationType=si.TIMEOUT
+    )
+    releases = si.AllocationReleasesRequest(allocationsToRelease=[confirmed])
+    rig.send(si.AllocationRequest(rmID=RM, releases=releases))
+    assert list(rig.core.partitions["default"].queues) == ["root"]
+    folder = StateFolder()
+    folder.settle()
+    for offset, record in enumerate(rig.written):
+        if record.topic == rig.topics.state:
+            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+    assert list(folder.rms[RM].core.partitions["default"].queues) == ["root"]

@@ -80,6 +80,7 @@ def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
         parent.leaf = False
         queue = Queue(partition.types, name, parent, leaf=folded.leaf, managed=folded.managed)
         partition.link(queue)
+    queue.gone = False
     queue.leaf = folded.leaf
     queue.managed = folded.managed
     queue.state = folded.state
@@ -94,10 +95,19 @@ def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
 
 
 def drop_queue(partition: Partition, path: str) -> None:
-    """Takes a queue's tombstone."""
+    """Takes a queue's tombstone. What is still in it leaves it by a record of the same transaction, which follows."""
     queue = partition.queues.get(path)
-    if queue is not None and queue.parent is not None and not queue.applications and not queue.children:
-        partition.remove_queue(queue)
+    if queue is not None and queue.parent is not None:
+        queue.gone = True
+        _remove_if_empty(partition, queue)
+
+
+def _remove_if_empty(partition: Partition, queue: Queue) -> None:
+    """Takes a queue away whose tombstone came, and its parents for which the same is true."""
+    while queue.gone and queue.parent is not None and not queue.applications and not queue.children:
+        if partition.queues.get(queue.path) is queue:
+            partition.remove_queue(queue)
+        queue = queue.parent
 
 
 def fold_node(
@@ -173,6 +183,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
     if app.state in APP_TERMINAL and app.queue.applications.pop(app.app_id, None) is not None:
         partition.limits.leave(app)
+        _remove_if_empty(partition, app.queue)
     if folded.deadline_ns != app.deadline_ns:
         app.deadline_ns = folded.deadline_ns
         if folded.deadline_ns:

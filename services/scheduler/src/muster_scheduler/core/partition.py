@@ -701,6 +701,7 @@ class Partition:
         if group.asks:
             if group.ready_key is not None:
                 self.waiting.place_ready(group)
+                self.waiting.later_now(group)
             else:
                 self.waiting.next_in_line(group)
             return

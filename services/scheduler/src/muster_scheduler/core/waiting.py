@@ -234,6 +234,12 @@ class Waiting:
         elif was_first:
             self.next_in_line(waitlist.groups[0][-1])
 
+    def later_now(self, group: AskGroup) -> None:
+        """A group that is being tried has a later first ask than before: others of its list may come before it now."""
+        waitlist = group.app.queue.waitlists.get(group.wait_key)
+        if waitlist is not None and waitlist.groups:
+            self._hurry(waitlist)
+
     def _hurry(self, waitlist: Waitlist) -> None:
         """Its first may have come before one that is being tried: it must not wait behind it."""
         if waitlist.bench is not None:

@@ -265,7 +265,7 @@ class ResourceManager:
         if dice.random() < 0.1:
             tags["creationTime"] = dice.choice(["900", "990", "1000", "1010", "5000", "garbage"])
         if books is not None and dice.random() < 0.07:
-            tags[REQUIRED_NODE] = dice.choice([*books.nodes, *books.nodes, "unheard-of"])
+            tags[REQUIRED_NODE] = dice.choice([*books.nodes, *books.nodes, _unheard_of(books)])
         previous = self._repeats and dice.random() < 0.5
         keys = [f"shared{dice.randint(1, 4)}"] if self._shared_keys and dice.random() < 0.3 else [key]
         if dice.random() < 0.02:
@@ -357,7 +357,7 @@ class ResourceManager:
             if dice.random() < 0.5:
                 item = item._replace(quantities=dict(held.said), node_id=held.node_id)
         if dice.random() < 0.05:
-            item = item._replace(node_id="unheard-of")
+            item = item._replace(node_id=_unheard_of(books))
         return UpdateAllocations([item])
 
     def _foreign(self, books: Books) -> Command:
@@ -371,7 +371,7 @@ class ResourceManager:
             books.name,
             self._amounts(1, 4),
             tags={"foreign": dice.choice(["default", "static"])},
-            node_id=dice.choice([*([self._some_node(books)] * 8), "", "unheard-of"]),
+            node_id=dice.choice([*([self._some_node(books)] * 8), "", _unheard_of(books)]),
         )
         return UpdateAllocations([item])
 
@@ -450,7 +450,7 @@ class ResourceManager:
     def _nonsense(self, books: Books) -> Command:
         dice = self._dice
         wrong: list[Command] = [
-            UpdateNodes((NodeItem("unheard-of", dice.choice(list(NodeAction)), partition=books.name),)),
+            UpdateNodes((NodeItem(_unheard_of(books), dice.choice(list(NodeAction)), partition=books.name),)),
             UpdateNodes((NodeItem("minus", NodeAction.CREATE, capacity={"vcore": -1}, partition=books.name),)),
             UpdateNodes((NodeItem("else", NodeAction.CREATE, capacity={"vcore": 1}, partition="nowhere"),)),
             UpdateApplications((AppItem("lost", "root.a", "nowhere", "ann"),), (("nowhere", "lost"),)),
@@ -482,6 +482,11 @@ class ResourceManager:
         if dice.random() < 0.1:
             del found[dice.choice(list(found))]
         return found
+
+
+def _unheard_of(books: Books) -> str:
+    """A node that is not there, until nonsense makes it. (Of its partition: events name a node, and no partition.)"""
+    return f"{books.name[0]}unheard-of"
 
 
 def _resource(amounts: dict[str, int]) -> str:

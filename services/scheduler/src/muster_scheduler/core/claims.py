@@ -184,6 +184,7 @@ class Claims:
             head = _head(waitlist)
         if head is None:
             return
+        waitlist.tried = True  # whoever is the first now: this is the turn
         # 2. A node for the first of them.
         if self._may_reserve(waitlist, head) and not self._partition.cycle.held_back(head):
             self._reserve(waitlist, head, out, now_ns)
@@ -192,12 +193,16 @@ class Claims:
         if waitlist.required_node:
             self._preempt_on_required_node(waitlist, head, out, now_ns)
         else:
+            no: PreemptionNo | None = None
             for group in self._preempting_groups(waitlist):
                 if group not in had_theirs:
-                    finished = self._preempt_for(waitlist, group, attempts, out, now_ns)
+                    finished, its_no = self._preempt_for(waitlist, group, attempts, out, now_ns)
+                    no = its_no or no
                     if not finished:
                         break
                     had_theirs[group] = None
+            if no is not None:  # once for all of them: a turn that ends as the last one did writes nothing
+                self._say_no(waitlist, no, out)
         # 4. What could not be helped now is tried again when something changed.
         if not finished:
             self._due[waitlist] = had_theirs
@@ -242,21 +247,20 @@ class Claims:
 
     def _preempt_for(
         self, waitlist: Waitlist, group: AskGroup, attempts: dict[str, int], out: Outcome, now_ns: int
-    ) -> bool:
-        """Says whether everything was tried that may be tried now."""
+    ) -> tuple[bool, PreemptionNo | None]:
+        """Says whether everything was tried that may be tried now, and why the last try did not help."""
         partition, leaf = self._partition, waitlist.leaf
         while (asking := _not_yet_preempting(group)) is not None:
             if now_ns < asking.created_ns + leaf.policy.preemption_delay_ns:
                 break
             if attempts.get(leaf.path, 0) >= PREEMPTIONS_PER_LEAF_MAX or sum(attempts.values()) >= SEARCHES_MAX:
-                return False
+                return False, None
             attempts[leaf.path] = attempts.get(leaf.path, 0) + 1
             found = preemption.search(partition, asking, now_ns)
             if isinstance(found, PreemptionNo):
-                self._say_no(waitlist, found, out)
-                break
+                return True, found
             self.carry_out(found, asking, out, now_ns)
-        return True
+        return True, None
 
     def _preempt_on_required_node(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
         if head.reserved is None or head.preempts:

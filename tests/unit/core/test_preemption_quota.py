@@ -66,7 +66,7 @@ def test_a_lowered_max_is_enforced_after_the_delay_and_once() -> None:
     assert event.message.startswith("Quota Preemption results summary: 3 allocations with memory=3")
     # Once: those told to go may take as long as they like, and a max that cannot be reached is not tried for ever.
     assert arena.queue("root.a").quota_ns == 0
-    assert told(arena.wait(3600)) == []
+    assert told(arena.wait(240)) == []
     arena.confirm(out)
     assert arena.queue("root.a").allocated[arena.partition.types.number("memory")] == 7
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from muster_scheduler.core.properties import (
+    APP_SORTS,
     INT32_MAX,
     INT32_MIN,
     KEYS,
@@ -24,9 +25,9 @@ MINUTE_NS = 60 * SECOND_NS
 @pytest.mark.parametrize(
     ("name", "text", "field", "value"),
     [
-        ("application.sort.policy", "fair", "fair_apps", True),
-        ("application.sort.policy", "fifo", "fair_apps", False),
-        ("application.sort.policy", "stateaware", "fair_apps", False),
+        ("application.sort.policy", "fair", "app_sort", APP_SORTS["fair"]),
+        ("application.sort.policy", "fifo", "app_sort", APP_SORTS["fifo"]),
+        ("application.sort.policy", "stateaware", "app_sort", APP_SORTS["stateaware"]),
         ("application.sort.priority", "disabled", "priority_first", False),
         ("application.sort.priority", "enabled", "priority_first", True),
         ("priority.policy", "fence", "priority_fence", True),
@@ -39,6 +40,10 @@ MINUTE_NS = 60 * SECOND_NS
         ("preemption.policy", "fence", "preemption", PreemptionPolicy.FENCE),
         ("preemption.delay", "1m30s", "preemption_delay_ns", 90 * SECOND_NS),
         ("preemption.priority", "disabled", "preempts_by_priority", False),
+        ("gang.start", "Incremental", "whole_gangs", False),
+        ("gang.start", "whole", "whole_gangs", True),
+        ("gang.preemption", "WHOLE", "gangs_preempted_whole", True),
+        ("gang.preemption", "members", "gangs_preempted_whole", False),
         ("quota.preemption.delay", "5m", "quota_preemption_delay_ns", 5 * MINUTE_NS),
         ("quota.preemption.delay", "0", "quota_preemption_delay_ns", 0),
     ],
@@ -68,6 +73,8 @@ def test_what_a_value_means(name: str, text: str, field: str, value: object) -> 
         ("preemption.delay", "-5s"),
         ("preemption.delay", "30"),
         ("preemption.priority", "no"),
+        ("gang.start", "partial"),
+        ("gang.preemption", "all"),
         ("quota.preemption.delay", "-1s"),
         ("quota.preemption.delay", "soon"),
     ],

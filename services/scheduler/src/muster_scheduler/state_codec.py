@@ -9,6 +9,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
+from muster_scheduler.core.gangs import Gang
 from muster_scheduler.core.objects import (
     Allocation,
     Application,
@@ -18,13 +19,14 @@ from muster_scheduler.core.objects import (
     Preempted,
     PreemptionRule,
     Queue,
+    Replaced,
     Waitlist,
 )
 from muster_scheduler.core.outcome import Primary
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
-from muster_scheduler.core.states import AppState, QueueState
+from muster_scheduler.core.states import AppState, GangPhase, QueueState
 
 RM, REGISTRATION = "rm", "reg"
 NODE, QUEUE, APP, REJECTED, ASK, ALLOC, WHY = "node", "queue", "app", "rejected", "ask", "alloc", "why"
@@ -145,7 +147,14 @@ def _allocation(partition: str, what: Allocation) -> bytes:
         ordinal=what.ordinal,
         preempted=None if what.preempted is None else _preempted(what.preempted),
         timed_out=what.timed_out,
+        replaced_by=what.replaced_by,
+        told_ns=what.told_ns,
+        replaces=None if what.replaces is None else _replaced(what.replaces),
     ).SerializeToString(deterministic=True)
+
+
+def _replaced(placeholder: Replaced) -> pb.ReplacedObject:
+    return pb.ReplacedObject(allocation_key=placeholder.key, created_ns=placeholder.created_ns)
 
 
 def _preempted(why: Preempted) -> pb.PreemptedObject:
@@ -172,6 +181,7 @@ def _ask(partition: str, what: Ask) -> bytes:
         reserved_ns=what.reserved_ns,
         preempts=what.preempts,
         scaled_up=what.scaled_up,
+        mismatched=what.mismatched,
     ).SerializeToString(deterministic=True)
 
 
@@ -201,6 +211,8 @@ def _reason(reason: Reason) -> pb.ReasonObject:
         reserved=reason.reserved,
         lacking=[pb.Lacking(resource_type=name, nodes=count) for name, count in reason.lacking],
         preemption=reason.preemption or "",
+        promised=saturated(reason.promised),
+        of_group=reason.of_group,
     )
 
 
@@ -230,7 +242,26 @@ def _application(partition: str, what: Application) -> bytes:
             for kind, by_type in what.usage.items()
             for instance_type, used in by_type.items()
         ],
+        gang=None if what.gang is None else _gang(what.gang),
     ).SerializeToString(deterministic=True)
+
+
+def _gang(gang: Gang) -> pb.GangObject:
+    return pb.GangObject(
+        phase=gang.phase,
+        deadline_ns=gang.deadline_ns,
+        task_groups=[
+            pb.TaskGroupObject(
+                name=group.name,
+                resource=_shape(group.shape),
+                asked=group.asked,
+                replaced=group.replaced,
+                timed_out=group.timed_out,
+                lost=group.lost,
+            )
+            for group in gang.groups.values()
+        ],
+    )
 
 
 def _node(partition: str, what: Node) -> bytes:
@@ -307,7 +338,14 @@ def _fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> Non
         foreign=recorded.foreign,
         preempted=_preempted_of(recorded.preempted) if recorded.HasField("preempted") else None,
         timed_out=recorded.timed_out,
+        replaced_by=recorded.replaced_by if recorded.HasField("replaced_by") else None,
+        told_ns=recorded.told_ns,
+        replaces=_replaced_of(recorded.replaces) if recorded.HasField("replaces") else None,
     )
+
+
+def _replaced_of(recorded: pb.ReplacedObject) -> Replaced:
+    return Replaced(recorded.allocation_key, recorded.created_ns)
 
 
 def _preempted_of(recorded: pb.PreemptedObject) -> Preempted:
@@ -337,6 +375,7 @@ def _fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
         reserved_ns=recorded.reserved_ns,
         preempts=recorded.preempts,
         scaled_up=recorded.scaled_up,
+        mismatched=recorded.mismatched,
     )
 
 
@@ -366,6 +405,8 @@ def _reason_of(recorded: pb.ReasonObject) -> Reason:
         recorded.reserved,
         tuple((lacking.resource_type, lacking.nodes) for lacking in recorded.lacking),
         PreemptionNo(recorded.preemption) if recorded.preemption else None,
+        recorded.promised,
+        recorded.of_group,
     )
 
 
@@ -393,6 +434,25 @@ def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> N
             recorded.rejected_message,
             _reason_of(recorded.waiting) if recorded.HasField("waiting") else None,
             _usage_of(recorded.usage),
+            _gang_of(recorded.gang) if recorded.HasField("gang") else None,
+        ),
+    )
+
+
+def _gang_of(recorded: pb.GangObject) -> fold.FoldedGang:
+    return fold.FoldedGang(
+        GangPhase(recorded.phase),
+        recorded.deadline_ns,
+        tuple(
+            fold.FoldedTaskGroup(
+                group.name,
+                dict(group.resource.values),
+                group.asked,
+                group.replaced,
+                group.timed_out,
+                group.lost,
+            )
+            for group in recorded.task_groups
         ),
     )
 

@@ -11,13 +11,14 @@ from muster_scheduler.core.objects import (
     AskGroup,
     Ledger,
     Node,
+    Replaced,
     Tracker,
     unique_key,
 )
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, fits
-from muster_scheduler.core.states import AppState
+from muster_scheduler.core.states import AppState, GangPhase
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
@@ -29,6 +30,7 @@ class Cycle:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._waiting = partition.waiting
+        self._gangs = partition.gangs
         self._explained_version = -1
         # Kept-free nodes with room, whose asks are held back by a limit.
         self._held_back: dict[Node, None] = {}
@@ -43,11 +45,16 @@ class Cycle:
             partition.capacity_moved = False
             partition.measure_fair_max()
         # 2. Who waits for what has gained is tried again.
+        if self._waiting.nodes_gained:
+            self._gangs.look_again()
         self._waiting.wake()
         made = self._place_reserved(out, now_ns, budget)
         root = partition.root
         while made < budget:
-            # 3. The best leaf: from root down, the first child in its parent's order.
+            # 3. Real asks wait for their placeholders, or no more; the best leaf: from root down, the first child in
+            # its parent's order.
+            if self._gangs.waiting:
+                self._gangs.settle(out)
             queue = root
             while not queue.leaf and queue.ready:
                 queue = queue.ready[0][-1]
@@ -58,25 +65,28 @@ class Cycle:
             group: AskGroup = app.ready[0][-1]
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
-            # 5. Limits first, then a node; a "no" parks the group with its reason.
+            # 5. A placeholder of its gang makes room for it (no limit is asked: it was asked for the placeholder).
+            if app.gang is not None and self._gangs.give_way(ask, group, out, now_ns):
+                continue
+            # 6. Limits first, then a node; a "no" parks the group with its reason.
             if self._park_over_limit(app, group, out, now_ns):
                 continue
             node = self._node_for(ask, group)
             if node is None:
                 self._park_without_node(group, out, now_ns)
                 continue
-            # 6. The allocation, on all books.
-            self._allocate(ask, group, node, out, now_ns)
+            # 7. The allocation, on all books.
+            self.allocate(ask, group, node, out, now_ns)
             made += 1
-        # 7. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
+        # 8. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
         if made < budget:
             self._waiting.land(out)
-        # 8. Those who have waited long come to their rights: a node kept free, the preemption of others. (But first
+        # 9. Those who have waited long come to their rights: a node kept free, the preemption of others. (But first
         # whoever can be helped by what this search set free: in the next pass.)
         if not self._waiting.stirred:
             partition.claims.parked(now_ns)
             partition.claims.run(out, now_ns)
-        # 9. Other nodes may mean another "no", even where they do not mean a "yes".
+        # 10. Other nodes may mean another "no", even where they do not mean a "yes".
         if self._explained_version != partition.capacity_version:
             self._explained_version = partition.capacity_version
             for shape in self._waiting.no_node:
@@ -96,7 +106,7 @@ class Cycle:
             if group is None or not fits(ask.shape.items, node.available):
                 continue
             if made < budget and not self._hold_back(ask, group, out, now_ns):
-                self._allocate(ask, group, node, out, now_ns)
+                self.allocate(ask, group, node, out, now_ns)
                 made += 1
             else:
                 self._held_back[node] = None
@@ -105,7 +115,7 @@ class Cycle:
     def _hold_back(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Whether a limit stands against an ask whose node has room; if it is first in line, its list waits there."""
         app = ask.app
-        if self.full_ledger(app) is not None:
+        if self.full_ledger(app) is not None or self._lacking_room(app) is not None:
             return True
         over = self.over_limit(app, ask.demand.shape)
         if over is None:
@@ -127,7 +137,7 @@ class Cycle:
         reserved = ask.reserved
         if reserved is not None and reserved.schedulable and fits(items, reserved.available):
             return reserved
-        return self._find_node(group.shape)
+        return self.find_node(group.shape)
 
     def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
         waiting = self._waiting
@@ -137,7 +147,8 @@ class Cycle:
         else:
             waiting.park(group, waiting.no_node, self._partition.figures.reason(group.shape), out, now_ns)
 
-    def _find_node(self, shape: Shape) -> Node | None:
+    def find_node(self, shape: Shape) -> Node | None:
+        """The best node with room now; None: there is none."""
         waiting = self._waiting
         if shape in waiting.found_no_node:
             return None
@@ -149,7 +160,20 @@ class Cycle:
             waiting.found_no_node.add(shape)
         return node
 
-    def _allocate(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
+    def allocate(
+        self,
+        ask: Ask,
+        group: AskGroup | None,
+        node: Node,
+        out: Outcome,
+        now_ns: int,
+        replaces: Allocation | None = None,
+    ) -> None:
+        """Makes one allocation of an ask on a node that has room.
+
+        :param group: None: the ask waited for placeholders, in no group.
+        :param replaces: the placeholder that was there before it.
+        """
         partition = self._partition
         app, demand = ask.app, ask.demand
         shape, queue = demand.shape, app.queue
@@ -167,6 +191,8 @@ class Cycle:
             ordinal,
             f"{demand.submission:x}-{ordinal}" if demand.previous_generation else "",
         )
+        if replaces is not None:
+            allocation.replaces = Replaced(replaces.key, replaces.created_ns)
         # Inlined booking (as in `hold` and `add_pending`): this is the hottest path of all.
         partition.allocations_count += 1
         partition.version += 1
@@ -192,7 +218,12 @@ class Cycle:
         if node.index_key is not None:  # else it is draining, or kept free
             partition.index.move(node, partition.score(node))
         out.touch(allocation, partition.name)
-        if app.state is not AppState.RUNNING:
+        gang = app.gang
+        if demand.placeholder:
+            self._gangs.pend(ask, -1)
+            self._gangs.book(allocation)
+            self._gangs.placed(allocation, out, now_ns)
+        elif app.state is not AppState.RUNNING or (gang is not None and gang.phase is not GangPhase.USED):
             partition.started(app, out, now_ns)
         partition.tell_new(allocation, out, now_ns)
         ask.pending -= 1
@@ -201,11 +232,13 @@ class Cycle:
             self._waiting.rekey(app)
         if ask.pending:
             out.touch(ask, partition.name)
+            if gang is not None and ask.open <= 0 and ask.group is not None:
+                partition.leave_group(ask, out)
         else:
             partition.drop_ask(ask, out, now_ns)
         if not self._waiting.refresh_app(app):
             self._waiting.refresh(queue)
-        if group.asks:  # else drop_ask woke the next
+        if group is not None and group.asks:  # else drop_ask woke the next
             self._waiting.wake_next(group)
 
     # ---- limits and reasons ----------------------------------------------------------------------------------------
@@ -215,6 +248,10 @@ class Cycle:
         full = self.full_ledger(app)
         if full is not None:
             self._waiting.wait_to_run(app, full, out, now_ns)
+            return True
+        lacking = self._lacking_room(app)
+        if lacking is not None:
+            self._waiting.wait_for_room(app, lacking[0], self._room_reason(*lacking), out, now_ns)
             return True
         over = self.over_limit(app, group.shape)
         if over is None:
@@ -229,6 +266,24 @@ class Cycle:
         name = self._partition.types.names[number]
         return Reason(code, ledger.path, name, value, ledger.allocated[number], ledger.limit[number], who=ledger.who)
 
+    def _lacking_room(self, app: Application) -> tuple[Ledger, int, int] | None:
+        """The limit that keeps the application's gang from starting; None: nothing does, or it has started."""
+        gang = app.gang
+        return self._gangs.lacking_room(app) if gang is not None and gang.waits_for_room else None
+
+    def _room_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
+        return Reason(
+            ReasonCode.GANG_ROOM,
+            ledger.path,
+            self._partition.types.names[number],
+            value,
+            ledger.allocated[number],
+            ledger.limit[number],
+            who=ledger.who,
+            promised=ledger.promised.get(number, 0),
+            of_group=isinstance(ledger, Tracker) and ledger.group,
+        )
+
     def full_ledger(self, app: Application) -> Ledger | None:
         """Who runs as many applications as it may, so that this one cannot start: user and group first, then queues."""
         if app.counted:
@@ -241,7 +296,7 @@ class Cycle:
     def held_back(self, ask: Ask) -> bool:
         """Whether a limit stands against the ask, room or not."""
         app = ask.app
-        if self.full_ledger(app) is not None:
+        if self.full_ledger(app) is not None or self._lacking_room(app) is not None:
             return True
         return self.over_limit(app, ask.demand.shape) is not None
 

@@ -13,20 +13,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster_scheduler.core.commands import AskItem
+from muster_scheduler.core.gangs import TaskGroup
 from muster_scheduler.core.objects import (
     Application,
     Ask,
     Node,
     Preempted,
     Queue,
+    Replaced,
     WaitKey,
     Waitlist,
     unique_key,
 )
-from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.partition import Partition, counts_as_running
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape
-from muster_scheduler.core.states import APP_TERMINAL, AppState, QueueState
+from muster_scheduler.core.states import APP_TERMINAL, AppState, GangPhase, QueueState
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTaskGroup:
+    """A recorded task group: what its placeholders and asks do not say themselves."""
+
+    name: str
+    quantities: dict[str, int]
+    asked: int
+    replaced: int
+    timed_out: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedGang:
+    """A recorded gang."""
+
+    phase: GangPhase
+    deadline_ns: int
+    task_groups: tuple[FoldedTaskGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +75,7 @@ class FoldedApplication:
     rejected_message: str = ""
     waiting: Reason | None = None
     usage: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    gang: FoldedGang | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +194,14 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
         app.placeholder_ask, app.gang_style = folded.placeholder_ask, folded.gang_style
         app.state = folded.state
         partition.add_application(app)
-    running = folded.state is AppState.RUNNING
+    app.state = folded.state
+    if folded.gang is not None:
+        _fold_gang(partition, app, folded.gang)
+    running = counts_as_running(app)
     if running != app.counted:
         app.counted = running
         for ledger in app.ledgers:
             ledger.running_applications += 1 if running else -1
-    app.state = folded.state
     app.story = folded.story
     app.submitted_ns = folded.submitted_ns
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
@@ -190,6 +216,18 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
             partition.deadlines.append((folded.deadline_ns, app))
     app.published = True
     return app
+
+
+def _fold_gang(partition: Partition, app: Application, folded: FoldedGang) -> None:
+    gang = partition.gangs.of(app)
+    gang.phase, gang.deadline_ns = folded.phase, folded.deadline_ns
+    for recorded in folded.task_groups:
+        group = gang.groups.get(recorded.name)
+        if group is None:
+            shape = partition.types.shape(recorded.quantities)
+            gang.groups[recorded.name] = group = TaskGroup(recorded.name, shape)
+        group.asked, group.replaced = recorded.asked, recorded.replaced
+        group.timed_out, group.lost = recorded.timed_out, recorded.lost
 
 
 def _fold_rejected(partition: Partition, folded: FoldedApplication) -> Application:
@@ -238,6 +276,7 @@ def fold_ask(
     reserved_ns: int = 0,
     preempts: bool = False,
     scaled_up: bool = False,
+    mismatched: bool = False,
 ) -> None:
     """Takes a recorded ask. One of an application that is not there any more is ignored."""
     drop_ask(partition, item.app_id, item.key)
@@ -248,10 +287,13 @@ def fold_ask(
     demand = partition.demand_of(item, shape, submission, created_ns)
     demand.created_ns = created_ns
     ask = Ask(app, demand, pending, allocated)
-    ask.preempts, ask.scaled_up, ask.published = preempts, scaled_up, True
+    ask.preempts, ask.scaled_up, ask.mismatched, ask.published = preempts, scaled_up, mismatched, True
     app.asks[ask.key] = ask
     partition.add_pending(app, shape.items, pending)
-    partition.group_of(ask).push(ask)
+    if demand.placeholder:
+        partition.gangs.pend(ask, pending)
+    if ask.open > 0:  # else placeholders are leaving for it
+        partition.group_of(ask).push(ask)
     node = partition.nodes.get(reserved_node) if reserved_node else None
     if node is not None:
         ask.reserved, ask.reserved_ns = node, reserved_ns
@@ -265,13 +307,12 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
     if app is None or ask is None:
         return
     partition.add_pending(app, ask.shape.items, -ask.pending)
+    if ask.demand.placeholder:
+        partition.gangs.pend(ask, -ask.pending)
     ask.gone = True
     _unreserve(ask)
-    group = ask.group
-    if group is not None:
-        group.pull(ask)
-        if not group.asks:
-            del app.groups[group.key]
+    if ask.group is not None:
+        partition.leave_group(ask, None)
 
 
 def _unreserve(ask: Ask) -> None:
@@ -291,6 +332,9 @@ def fold_allocation(
     foreign: bool,
     preempted: Preempted | None = None,
     timed_out: bool = False,
+    replaced_by: str | None = None,
+    told_ns: int = 0,
+    replaces: Replaced | None = None,
 ) -> None:
     """Takes a recorded allocation."""
     drop_allocation(partition, "" if foreign else item.app_id, unique_key(item.key, ordinal))
@@ -302,6 +346,7 @@ def fold_allocation(
     allocation.demand.created_ns = created_ns
     allocation.ordinal, allocation.published = ordinal, True
     allocation.preempted, allocation.timed_out = preempted, timed_out
+    allocation.replaced_by, allocation.told_ns, allocation.replaces = replaced_by, told_ns, replaces
     partition.hold(allocation, partition.nodes.get(item.node_id))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from muster_scheduler.core.objects import Application, Queue, Tracker
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.core.states import APP_TERMINAL, AppState
+from muster_scheduler.core.states import APP_TERMINAL
 
 
 class InvariantViolated(AssertionError):
@@ -127,7 +127,7 @@ def _sums(queue: Queue) -> tuple[list[int], list[int], int]:
         for number in range(size):
             allocated[number] += app.allocated[number]
             pending[number] += app.pending[number]
-        running += app.state is AppState.RUNNING
+        running += app.counted
     for child in queue.children.values():
         child_allocated, child_pending, child_running = _sums(child)
         for number in range(size):

@@ -103,6 +103,12 @@ class Limits:
             found.append(tracker)
         return tuple(found)
 
+    def limits_on(
+        self, leaf: Queue, user: str, groups: tuple[str, ...]
+    ) -> Iterator[tuple[str, str, LimitConfig, bool]]:
+        """The limits that an application of the user would be under: (queue's path, who, limit, whether a group's)."""
+        return self._found(leaf, user, self.group_of(leaf, groups))
+
     def _found(self, leaf: Queue, user: str, group: str) -> Iterator[tuple[str, str, LimitConfig, bool]]:
         for queue in leaf.ancestry:
             at = self._at.get(queue.path)

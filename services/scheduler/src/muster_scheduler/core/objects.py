@@ -15,13 +15,14 @@ from sortedcontainers import SortedList
 from muster_scheduler.core.config import ChildTemplateConfig
 from muster_scheduler.core.places import Bench, Place
 from muster_scheduler.core.properties import QueuePolicy
+from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector
 from muster_scheduler.core.states import AppState, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from muster_scheduler.core.reasons import Reason
+    from muster_scheduler.core.gangs import Gang
 
 
 class Ledger:
@@ -34,6 +35,8 @@ class Ledger:
     :ivar blocked: the lists that this limit holds back.
     :ivar max_applications: how many may run; 0: any number.
     :ivar waiting_apps: applications that this maximum holds back, in order.
+    :ivar promised: by type number, what gangs that have started will still take here; for other gangs it is taken.
+    :ivar waiting_gangs: by what they need as a whole, the gangs for which there is no room here, in order.
     """
 
     __slots__ = (
@@ -42,9 +45,11 @@ class Ledger:
         "limit",
         "max_applications",
         "path",
+        "promised",
         "running_applications",
         "types",
         "waiting_apps",
+        "waiting_gangs",
         "who",
     )
 
@@ -58,6 +63,8 @@ class Ledger:
         self.max_applications = 0
         self.running_applications = 0
         self.waiting_apps: Any = SortedList()
+        self.promised: dict[int, int] = {}
+        self.waiting_gangs: dict[Shape, Any] = {}
 
     @property
     def is_full(self) -> bool:
@@ -333,6 +340,7 @@ class Ask(_Demanded):
     :ivar reserved: the node that is kept free for it; ``reserved_ns``: since when.
     :ivar preempts: victims were chosen for it; it does so once.
     :ivar scaled_up: the RM was told that the cluster is too small for it (autoscaling).
+    :ivar mismatched: no placeholder of its task group was as large: it goes its way without them.
     """
 
     __slots__ = (
@@ -341,6 +349,7 @@ class Ask(_Demanded):
         "demand",
         "gone",
         "group",
+        "mismatched",
         "pending",
         "preempts",
         "published",
@@ -359,8 +368,25 @@ class Ask(_Demanded):
         self.reserved_ns = 0
         self.preempts = False
         self.scaled_up = False
+        self.mismatched = False
         self.gone = False
         self.published = False
+
+    @property
+    def open(self) -> int:
+        """How many of the pending ones no placeholder makes room for already."""
+        gang = self.app.gang
+        if gang is None or not gang.replacing:
+            return self.pending
+        return self.pending - len(gang.replacing.get(self.demand.key, ()))
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why it is pending; None: the scheduler has not come to it yet."""
+        if self.group is not None:
+            return self.group.reason
+        gang = self.app.gang
+        return gang.leaving_reason(self) if gang is not None else None
 
     def __repr__(self) -> str:
         return f"Ask({self.app.app_id}, {self.demand.key})"
@@ -377,6 +403,14 @@ class PreemptionRule(StrEnum):
     REQUIRED_NODE = "REQUIRED_NODE"
     # Its queue is above its max, which was lowered.
     QUOTA = "QUOTA"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The placeholder whose place a real allocation took."""
+
+    key: str
+    created_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +441,10 @@ class Allocation(_Demanded):
     :ivar foreign: held by somebody else, known so that the node's free resources are right.
     :ivar preempted: it was told to go, and counts until the RM confirms.
     :ivar timed_out: it was told to go because its time was up, and counts until the RM confirms.
+    :ivar replaced_by: of a placeholder: the key of the real ask for which it was told to go, and counts until the RM
+        confirms; "": that ask is gone meanwhile; None: it was not.
+    :ivar told_ns: when it was told to go, whyever; 0: it was not.
+    :ivar replaces: the placeholder whose place it took.
     """
 
     __slots__ = (
@@ -419,7 +457,10 @@ class Allocation(_Demanded):
         "ordinal",
         "preempted",
         "published",
+        "replaced_by",
+        "replaces",
         "timed_out",
+        "told_ns",
         "uuid",
     )
 
@@ -441,6 +482,9 @@ class Allocation(_Demanded):
         self.foreign = app is None
         self.preempted: Preempted | None = None
         self.timed_out = False
+        self.replaced_by: str | None = None
+        self.told_ns = 0
+        self.replaces: Replaced | None = None
         self.gone = False
         self.published = False
 
@@ -448,6 +492,11 @@ class Allocation(_Demanded):
     def unique_key(self) -> str:
         """See :func:`unique_key`."""
         return unique_key(self.demand.key, self.ordinal)
+
+    @property
+    def told(self) -> bool:
+        """It was told to go, and counts until the RM confirms that it went."""
+        return self.preempted is not None or self.timed_out or self.replaced_by is not None
 
     @property
     def app_id(self) -> str:
@@ -483,20 +532,26 @@ class AskGroup:
     :ivar ready_key: under which the application's ``ready`` holds it; None: it does not.
     :ivar parked_key: under which its waitlist holds it; None: it is ready, or empty.
     :ivar unreported: asks that the RM was not told of as too large for the cluster; perhaps gone meanwhile.
+    :ivar task_group: of asks that placeholders hold room for, or "".
+    :ivar placeholder: they are placeholders' asks.
+    :ivar held: the gang keeps it from being tried (:meth:`Gang.holds`): it is neither ready nor parked.
     """
 
     __slots__ = (
         "app",
         "asks",
         "heap",
+        "held",
         "key",
         "parked_key",
+        "placeholder",
         "preempts",
         "priority",
         "pushes",
         "ready_key",
         "required_node",
         "shape",
+        "task_group",
         "unreported",
         "wait_key",
     )
@@ -504,7 +559,7 @@ class AskGroup:
     def __init__(self, app: Application, key: GroupKey) -> None:
         self.app = app
         self.key = key
-        self.shape, self.priority, self.required_node, self.preempts = key
+        self.shape, self.priority, self.required_node, self.preempts, self.task_group, self.placeholder = key
         self.wait_key: WaitKey = (self.shape, app.trackers, self.required_node)
         self.heap: list[tuple[int, int, int, Ask]] = []
         self.pushes = 0
@@ -512,12 +567,16 @@ class AskGroup:
         self.ready_key: tuple[Any, ...] | None = None
         self.parked_key: tuple[Any, ...] | None = None
         self.unreported: list[Ask] = []
+        self.held = False
 
     @property
     def reason(self) -> Reason | None:
         """Why its asks are pending; None: the scheduler has not come to them yet."""
         if self.app.reason is not None:
             return self.app.reason
+        held = self.app.gang.hold_reason(self) if self.app.gang is not None else None
+        if held is not None:
+            return held
         waitlist = self.app.queue.waitlists.get(self.wait_key)
         return waitlist.reason if waitlist is not None else None
 
@@ -668,8 +727,9 @@ def in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
     return sorted(allocations, key=lambda held: (held.allocated_ns, held.submission, held.ordinal))
 
 
-# Shape, priority, required node, whether it may preempt: what makes asks of one application alike.
-GroupKey = tuple[Shape, int, str, bool]
+# Shape, priority, required node, whether it may preempt, task group, placeholder: what makes asks of one application
+# alike.
+GroupKey = tuple[Shape, int, str, bool, str, bool]
 # Shape, the user's and group's ledgers, required node: what makes them wait for the same.
 WaitKey = tuple[Shape, tuple[Tracker, ...], str]
 
@@ -690,7 +750,9 @@ class Application:
     :ivar parked: how many of its groups are parked.
     :ivar counted: whether it counts as running against the maxima of applications.
     :ivar waiting_at: who runs as many applications as it may: a queue, user or group; ``waiting_key``: its place there.
+    :ivar waiting_in: the line at ``waiting_at`` that it stands in.
     :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
+    :ivar gang: its placeholders; None: it has none, and announced none.
     """
 
     def __init__(self, types: Types, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
@@ -729,8 +791,10 @@ class Application:
         self.share: tuple[float, ...] | None = None
         self.counted = False
         self.waiting_at: Ledger | None = None
+        self.waiting_in: Any = None
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)
         self.reason: Reason | None = None
+        self.gang: Gang | None = None
         self.gone = False
         self.published = False
 

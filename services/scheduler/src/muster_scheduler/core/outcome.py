@@ -101,6 +101,17 @@ class ReleasedAllocation(NamedTuple):
     previous_generation: bool
 
 
+class ReleasedAsk(NamedTuple):
+    """An ask is pending no more, by the scheduler's decision."""
+
+    partition: str
+    app_id: str
+    key: str
+    termination: Termination
+    message: str
+    previous_generation: bool
+
+
 class RejectedAsk(NamedTuple):
     """An ask (or an existing allocation) that cannot be taken."""
 
@@ -166,6 +177,7 @@ class ConfigurationAnswer(NamedTuple):
 Fact = (
     NewAllocation
     | ReleasedAllocation
+    | ReleasedAsk
     | RejectedAsk
     | AcceptedApplication
     | RejectedApplication

@@ -14,6 +14,7 @@ from muster_scheduler.core.commands import AppItem, AskItem, Termination
 from muster_scheduler.core.config import RECOVERY_QUEUE, NodeSortPolicy, PartitionConfig, QueueConfig, types_named
 from muster_scheduler.core.cycle import Cycle
 from muster_scheduler.core.figures import NodeFigures
+from muster_scheduler.core.gangs import LEFTOVER_MESSAGE, Gangs, released
 from muster_scheduler.core.limits import Limits
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.node_policies import Fragmentation, node_search
@@ -36,7 +37,7 @@ from muster_scheduler.core.outcome import (
     EventType,
     NewAllocation,
     Outcome,
-    ReleasedAllocation,
+    ReleasedAsk,
     UpdatedApplication,
 )
 from muster_scheduler.core.resources import Shape, Types, add, subtract
@@ -44,9 +45,12 @@ from muster_scheduler.core.states import (
     APP_TERMINAL,
     COMPLETING_TIMEOUT_NS,
     DYNAMIC_QUEUE_LINGER_NS,
+    REMINDER_NS,
     TERMINATED_TIMEOUT_NS,
     AppEvent,
     AppState,
+    GangPhase,
+    PlaceholderEvent,
     QueueEvent,
     QueueState,
     next_app_state,
@@ -70,6 +74,7 @@ REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 STORY_MAX = 64
 # Of rejected applications kept: an RM that is refused again and again must not fill the memory.
 REJECTED_MAX = 1000
+REMINDER_MESSAGE = "told again: it was not confirmed that the allocation is gone"
 _REJECTED_TEXT_MAX, _REJECTED_GROUPS_MAX = 256, 16
 # What a deadline can be of.
 Timed = Application | Queue | Waitlist | Allocation | Ask | Claims
@@ -91,6 +96,7 @@ class Partition:
     :ivar figures: what the nodes have, for reasons.
     :ivar limits: of users and groups.
     :ivar claims: the rights of those who wait long: reservations, preemption, telling the autoscaler.
+    :ivar gangs: placeholders, and the real asks that take their places.
     :ivar version: grows with everything that could change an answer: what is held, what nodes and limits are.
     :ivar deadlines: (when, what) that came up and that the scheduler has not yet put on its clock.
     """
@@ -111,6 +117,7 @@ class Partition:
         self.figures = NodeFigures(self.types)
         self.limits = Limits(self.types)
         self.claims = Claims(self)
+        self.gangs = Gangs(self)
         self.cycle = Cycle(self)
         self.deciding = True
         self.capacity_moved = True
@@ -161,7 +168,7 @@ class Partition:
         """Takes a queue's properties and what they mean; unknown values mean the default (core-features §2.2)."""
         queue.properties = texts
         queue.policy = policy = properties.policy_of(texts)
-        queue.fair_apps = queue.leaf and policy.fair_apps
+        queue.fair_apps = queue.leaf and policy.app_sort.fair
         queue.priority_first = policy.priority_first
 
     def link(self, queue: Queue) -> None:
@@ -465,14 +472,12 @@ class Partition:
         if len(app.story) > STORY_MAX:
             del app.story[1]
         app.deadline_ns = 0
+        self.recount(app)
         if state is AppState.RUNNING:
             if not app.started_ns:
                 app.started_ns = now_ns
-            self._count(app, 1)
             if app.execution_timeout_ms > 0 and app.placeholder_ask is None:  # else it is the placeholders' time-out
                 self._set_deadline(app, app.started_ns + app.execution_timeout_ms * 1_000_000)
-        elif before is AppState.RUNNING:
-            self._count(app, -1)
         if state is AppState.COMPLETING:
             self._set_deadline(app, now_ns + COMPLETING_TIMEOUT_NS)
         elif state in APP_TERMINAL and state is not AppState.EXPIRED:
@@ -484,6 +489,12 @@ class Partition:
         )
         out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
         out.touch(app, self.name)
+
+    def recount(self, app: Application) -> None:
+        """Whether the application counts against the maxima of applications, as its state and its gang say."""
+        counts = counts_as_running(app)
+        if counts != app.counted:
+            self._count(app, 1 if counts else -1)
 
     def _count(self, app: Application, step: int) -> None:
         app.counted = step > 0
@@ -501,6 +512,7 @@ class Partition:
         if app.waiting_at is not None:
             self.waiting.stop_waiting(app)
         self.waiting.refresh_app(app)
+        self.gangs.withdraw(app)
         self.limits.leave(app)
         out.events.append(Event(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns))
         out.events.append(
@@ -519,7 +531,10 @@ class Partition:
         if app.state is AppState.REJECTED:
             self.forget_rejected(app, out)
         elif app.state is AppState.COMPLETING:
-            self.change_state(app, AppEvent.COMPLETE, out, now_ns)
+            # Placeholders that nobody needed go first; the application is completed when all of them are gone.
+            self.gangs.release_unused(app, LEFTOVER_MESSAGE, out, now_ns)
+            out.touch(app, self.name)
+            self.complete_if_idle(app, out, now_ns)
         elif app.state is AppState.RUNNING:
             over = f"the application's execution time-out of {app.execution_timeout_ms} ms is over"
             self.fail(app, over, out, now_ns)
@@ -531,23 +546,40 @@ class Partition:
 
     def fail(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
         """Ends an application: its asks go, its allocations are told to; when all are gone it is Failed."""
-        self.change_state(app, AppEvent.FAIL, out, now_ns, message)
+        # (In this order: an RM that works off what it is told has ended everything before it hears of the end.)
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
-            self.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
+            self.release_ask(ask, Termination.TIMEOUT, message, Detail.REQUEST_CANCEL, out, now_ns)
         for allocation in in_order(app.allocations.values()):
             self.time_out(allocation, message, out, now_ns)
+        self.change_state(app, AppEvent.FAIL, out, now_ns, message)
         self.complete_if_idle(app, out, now_ns)
 
     def time_out(self, allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
         """Tells an allocation to go because its time is up. It counts until the RM confirms that it went."""
-        if allocation.timed_out or allocation.preempted is not None or allocation.gone:
+        if allocation.told or allocation.gone:
             return
+        if allocation.demand.placeholder:
+            self.gangs.tell(allocation, PlaceholderEvent.TIME_OUT)
         allocation.timed_out = True
-        self.version += 1  # it can be no victim any more
+        self.told(allocation, out, now_ns)
+        out.facts.append(released(self, allocation, Termination.TIMEOUT, message))
+
+    def told(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+        """An allocation was told to go: it is no victim any more, and will be reminded."""
+        allocation.told_ns = now_ns
+        self.version += 1
+        self.deadlines.append((now_ns + REMINDER_NS, allocation))
         out.touch(allocation, self.name)
-        app_id, key, uuid = allocation.app_id, allocation.key, allocation.uuid
-        previous = allocation.previous_generation
-        out.facts.append(ReleasedAllocation(self.name, app_id, key, uuid, Termination.TIMEOUT, message, previous))
+
+    def remind(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+        """The RM has not confirmed that an allocation is gone: it may not have heard, or its answer was lost."""
+        termination = Termination.TIMEOUT
+        if allocation.preempted is not None:
+            termination = Termination.PREEMPTED_BY_SCHEDULER
+        elif allocation.replaced_by is not None:
+            termination = Termination.PLACEHOLDER_REPLACED
+        out.facts.append(released(self, allocation, termination, REMINDER_MESSAGE))
+        self.deadlines.append((now_ns + REMINDER_NS, allocation))
 
     def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Removes an application with everything under it, at the RM's word."""
@@ -563,7 +595,7 @@ class Partition:
                 now_ns,
                 completing=False,
             )
-        if app.state is AppState.RUNNING:
+        if app.counted:
             self._count(app, -1)
         self._leave_queue(app, out, now_ns)
         self.forget_application(app)
@@ -574,6 +606,7 @@ class Partition:
         if self.apps.get(app.app_id) is app:
             del self.apps[app.app_id]
         if app.queue.applications.pop(app.app_id, None) is not None:
+            self.gangs.withdraw(app)
             self.limits.leave(app)
         app.gone = True
         self.types.release(app.allocated, app.pending)
@@ -581,7 +614,9 @@ class Partition:
     @property
     def unfinished(self) -> bool:
         """The last cycle left something that the next one can do at once."""
-        return self.deciding and (self.waiting.stirred or self.claims.waiting or bool(self.root.ready))
+        return self.deciding and (
+            self.waiting.stirred or self.claims.waiting or self.gangs.waiting or bool(self.root.ready)
+        )
 
     def come(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
         """A deadline has come; one that was moved meanwhile is passed over."""
@@ -593,9 +628,14 @@ class Partition:
             case Application():
                 if what.deadline_ns == due_ns:
                     self.expire(what, out, now_ns)
+                if what.gang is not None and what.gang.deadline_ns == due_ns:
+                    self.gangs.time_out(what, out, now_ns)
             case Waitlist():
                 if what.due_ns == due_ns:
                     self.claims.come(what)
+            case Allocation() if what.told:
+                if due_ns > what.told_ns and (due_ns - what.told_ns) % REMINDER_NS == 0:
+                    self.remind(what, out, now_ns)
             case Allocation():
                 over = f"the execution time-out of {what.execution_timeout_ms} ms is over"
                 self.time_out(what, over, out, now_ns)
@@ -640,6 +680,14 @@ class Partition:
         items = ask.shape.items
         self.add_pending(app, items, ask.pending)
         self.index.seen(ask.shape, ask.pending)
+        if ask.demand.placeholder:
+            self.gangs.pend(ask, ask.pending)
+        if ask.open > 0:  # else placeholders are leaving for an earlier ask with its key, which makes room for it
+            self.enter_group(ask)
+
+    def enter_group(self, ask: Ask) -> None:
+        """The ask is to be tried: ready, or parked with those that are alike."""
+        app = ask.app
         group = self.group_of(ask)
         group.push(ask)
         demand = ask.demand
@@ -658,6 +706,9 @@ class Partition:
             return
         waitlist = app.queue.waitlists.get(group.wait_key)
         held = waitlist is not None and waitlist.holds and app.waiting_at is None
+        gang = app.gang
+        if gang is not None and (gang.waits_for_room or gang.holds(group) or gang.gives_way_to(group)):
+            held = False  # it waits for room for all of it, or for placeholders: not for what the others wait for
         if waitlist is not None and held and ready is None:
             self.waiting.join(group, waitlist)
         else:
@@ -666,7 +717,9 @@ class Partition:
     def group_of(self, ask: Ask) -> AskGroup:
         """The group that the ask belongs to; a new one when there is none."""
         app, demand = ask.app, ask.demand
-        key = (demand.shape, demand.priority, demand.required_node, demand.allow_preempt_other)
+        task_group = "" if ask.mismatched else demand.task_group
+        required, preempts = demand.required_node, demand.allow_preempt_other
+        key = (demand.shape, demand.priority, required, preempts, task_group, demand.placeholder)
         group = app.groups.get(key)
         if group is None:
             app.groups[key] = group = AskGroup(app, key)
@@ -678,6 +731,10 @@ class Partition:
         if ask.pending:
             self.add_pending(app, ask.shape.items, -ask.pending)
             self.index.seen(ask.shape, -ask.pending)
+            if ask.demand.placeholder:
+                self.gangs.pend(ask, -ask.pending)
+                self.gangs.count_gone_ask(ask, ask.pending, detail)
+                out.touch(app, self.name)
             ask.pending = 0
         if detail is not None:
             out.events.append(
@@ -686,18 +743,36 @@ class Partition:
         self.drop_ask(ask, out, now_ns)
         self.waiting.refresh_app(app)
 
+    def release_ask(
+        self, ask: Ask, termination: Termination, message: str, detail: Detail, out: Outcome, now_ns: int
+    ) -> None:
+        """Takes an ask out, and says so to the RM."""
+        out.facts.append(
+            ReleasedAsk(self.name, ask.app.app_id, ask.key, termination, message, ask.demand.previous_generation)
+        )
+        self.remove_ask(ask, out, now_ns, detail)
+
     def drop_ask(self, ask: Ask, out: Outcome, now_ns: int) -> None:
         """The ask has nothing pending any more: out of its group and its application."""
-        app, group = ask.app, ask.group
+        app = ask.app
         ask.gone = True
         if ask.reserved is not None:
             self.unreserve(ask, out, now_ns)
         if app.asks.get(ask.key) is ask:
             del app.asks[ask.key]
         out.touch(ask, self.name)
-        if group is None:
-            return
+        if ask.group is not None:
+            self.leave_group(ask, out)
+
+    def leave_group(self, ask: Ask, out: Outcome | None) -> None:
+        """The ask is not to be tried (any more, or for now); ``out`` None: states are being folded, nobody waits."""
+        app, group = ask.app, ask.group
+        assert group is not None, f"{ask} is in no group"
         group.pull(ask)
+        if out is None:
+            if not group.asks:
+                del app.groups[group.key]
+            return
         if group.asks:
             if group.ready_key is not None:
                 self.waiting.place_ready(group)
@@ -737,6 +812,8 @@ class Partition:
             return
         app.book(allocation)
         app.share = None
+        if allocation.demand.placeholder:
+            self.gangs.book(allocation)
         self.index.seen(allocation.shape, 1)
         for number, value in items:
             app.allocated[number] += value
@@ -767,6 +844,8 @@ class Partition:
             return
         app.unbook(allocation)
         app.share = None
+        if allocation.demand.placeholder:
+            self.gangs.unbook(allocation)
         self.index.seen(allocation.shape, -1)
         for number, value in items:
             app.allocated[number] -= value
@@ -800,13 +879,8 @@ class Partition:
         self._account(allocation, out, now_ns)
         self.unhold(allocation)
         out.touch(allocation, self.name)
-        app_id, key = allocation.app_id, allocation.key
         if tell:
-            out.facts.append(
-                ReleasedAllocation(
-                    self.name, app_id, key, allocation.uuid, termination, message, allocation.previous_generation
-                )
-            )
+            out.facts.append(released(self, allocation, termination, message))
         if allocation.foreign:
             self._occupied_event(allocation.node_id, out, now_ns)
             return
@@ -814,6 +888,9 @@ class Partition:
         app = allocation.app
         if app is None:
             return
+        if allocation.demand.placeholder:
+            self.gangs.count_gone(allocation, detail)
+            out.touch(app, self.name)
         for queue in app.queue.ancestry:
             if queue.quota_ns:
                 quota.usage_changed(self, app.queue, (), out, now_ns)
@@ -871,24 +948,13 @@ class Partition:
         """Tells an allocation to go. It counts until the RM confirms that it went."""
         app = allocation.app
         assert app is not None, f"{allocation} is foreign"
-        assert allocation.preempted is None, f"{allocation} was told to go already"
-        assert not allocation.timed_out, f"{allocation} was told to go already"
+        assert not allocation.told, f"{allocation} was told to go already"
+        if allocation.demand.placeholder:
+            self.gangs.tell(allocation, PlaceholderEvent.PREEMPT)
         allocation.preempted = why
-        self.version += 1
         self._add_preempting(app.queue, allocation.shape.items, 1)
-        out.touch(allocation, self.name)
-        termination = Termination.PREEMPTED_BY_SCHEDULER
-        out.facts.append(
-            ReleasedAllocation(
-                self.name,
-                app.app_id,
-                allocation.key,
-                allocation.uuid,
-                termination,
-                message,
-                allocation.previous_generation,
-            )
-        )
+        self.told(allocation, out, now_ns)
+        out.facts.append(released(self, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))
         out.events.append(
             Event(
                 EventType.REQUEST,
@@ -914,11 +980,18 @@ class Partition:
         if allocation.foreign:
             self._occupied_event(allocation.node_id, out, now_ns)
         else:
+            if allocation.demand.placeholder and allocation.app is not None:
+                self.gangs.ask_more(allocation.demand, allocation.app, -1)
             self._tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)
 
     def _tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
         app_id, key, shape = allocation.app_id, allocation.key, allocation.shape
-        out.events.append(Event(EventType.APP, Change.REMOVE, detail, app_id, key, shape, now_ns=now_ns))
+        by = (
+            f"replaced by {allocation.replaced_by}"
+            if allocation.replaced_by and detail is Detail.ALLOC_REPLACED
+            else ""
+        )
+        out.events.append(Event(EventType.APP, Change.REMOVE, detail, app_id, key, shape, by, now_ns))
         out.events.append(
             Event(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, allocation.node_id, key, shape, now_ns=now_ns)
         )
@@ -934,7 +1007,12 @@ class Partition:
         app = allocation.app
         assert app is not None
         self.waiting.refresh(app.queue)
-        self.started(app, out, now_ns)
+        if allocation.demand.placeholder:
+            self.gangs.ask_more(allocation.demand, app, 1)
+            out.touch(app, self.name)
+            self.gangs.placed(allocation, out, now_ns)
+        else:
+            self.started(app, out, now_ns)
         self.tell_new(allocation, out, now_ns)
         quota.usage_changed(self, app.queue, allocation.shape.items, out, now_ns)
 
@@ -959,20 +1037,35 @@ class Partition:
         )
 
     def started(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """The application has its first allocation (or has one again)."""
+        """The application has its first real allocation (or has one again)."""
+        self.gangs.real_placed(app, out, now_ns)
         if app.state in (AppState.NEW, AppState.RESUMING):
             self.change_state(app, AppEvent.RUN, out, now_ns)
         if app.state in (AppState.ACCEPTED, AppState.COMPLETING):
             self.change_state(app, AppEvent.RUN, out, now_ns)
 
     def complete_if_idle(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """An application without asks and allocations begins to complete; a failing one has failed."""
-        if app.asks or app.allocations:
+        """An application without asks and real allocations begins to complete; one that is ending may have ended.
+
+        Placeholders are not what an application runs (seed 003, "Application completion"). But while its gang is still
+        to be used, they are what it waits with.
+        """
+        gang = app.gang
+        placeholders = gang.held if gang is not None else 0
+        if app.state is AppState.RESUMING and not placeholders:
+            self.change_state(app, AppEvent.RUN, out, now_ns)
+        if app.asks or len(app.allocations) > placeholders:
             return
-        if app.state in (AppState.ACCEPTED, AppState.RUNNING):
+        if app.state is AppState.FAILING:
+            if not placeholders:
+                self.change_state(app, AppEvent.FAIL, out, now_ns)
+        elif app.state is AppState.COMPLETING:
+            if not placeholders and not app.deadline_ns:  # its time was up before
+                self.change_state(app, AppEvent.COMPLETE, out, now_ns)
+        elif app.state in (AppState.ACCEPTED, AppState.RUNNING) and (
+            not placeholders or (gang is not None and gang.phase is GangPhase.USED)
+        ):
             self.change_state(app, AppEvent.COMPLETE, out, now_ns)
-        elif app.state is AppState.FAILING:
-            self.change_state(app, AppEvent.FAIL, out, now_ns)
 
     def activate(self, now_ns: int, decided_ns: int) -> None:
         """After a fold: orders the nodes, and makes everything ready that has something pending.
@@ -985,6 +1078,7 @@ class Partition:
         self.index = self._new_index()
         for node in self.nodes.values():
             self.list_node(node)
+        self.gangs.activate()
         for app in self.apps.values():
             for group in app.groups.values():
                 if group.parked_key is None and group.ready_key is None and group.asks:
@@ -997,6 +1091,9 @@ class Partition:
             for ask in node.reservations:
                 self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
             for allocation in node.allocations.values():
+                if allocation.told:
+                    reminders = max(decided_ns - allocation.told_ns, 0) // REMINDER_NS + 1
+                    self.deadlines.append((allocation.told_ns + reminders * REMINDER_NS, allocation))
                 timeout_ms = allocation.demand.execution_timeout_ms
                 if timeout_ms > 0:
                     self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
@@ -1041,13 +1138,20 @@ class Partition:
         return Allocation(app, demand, item.node_id, now_ns, 0, uuid)
 
 
+def counts_as_running(app: Application) -> bool:
+    """Whether the application counts against the maxima of applications: it runs, or its gang forms."""
+    if app.state is AppState.ACCEPTED:
+        return app.gang is not None and app.gang.counts_as_running
+    return app.state is AppState.RUNNING
+
+
 def is_awaited(what: Timed, due_ns: int) -> bool:
     """Whether a deadline still means something; False: its object is gone, or has another one."""
     if what.gone:
         return False
     match what:
         case Application():
-            return what.deadline_ns == due_ns
+            return what.deadline_ns == due_ns or (what.gang is not None and what.gang.deadline_ns == due_ns)
         case Waitlist():
             return what.due_ns == due_ns
         case Ask():

@@ -35,7 +35,7 @@ ByClass = dict[Class, dict[str, list[Allocation]]]
 
 def may_go(allocation: Allocation) -> bool:
     """Whether the allocation can be told to go at all: it was not told yet, and has not one node to run on only."""
-    return allocation.preempted is None and not allocation.timed_out and not allocation.demand.required_node
+    return not allocation.told and not allocation.demand.required_node
 
 
 def is_protected(leaf: Queue) -> bool:

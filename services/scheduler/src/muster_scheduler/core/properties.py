@@ -43,10 +43,36 @@ class PreemptionPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AppSort:
+    """An order of a leaf's applications.
+
+    :param fair: by share, in place of submission.
+    :param gangs: whether gangs may run in it. (With shares first, several gangs would form at a time, and each hold a
+        part of what one of them needs: seed 003, "Handling queue with a FAIR sort policy".)
+    """
+
+    name: str
+    fair: bool
+    gangs: bool
+
+
+APP_SORTS = {
+    sort.name: sort
+    for sort in (
+        AppSort("fifo", fair=False, gangs=True),
+        AppSort("fair", fair=True, gangs=False),
+        AppSort("stateaware", fair=False, gangs=True),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
 class QueuePolicy:
     """How a queue orders, lends its priority, and preempts.
 
-    :param fair_apps: a leaf's applications by share, in place of submission.
+    :param app_sort: the order of a leaf's applications.
+    :param whole_gangs: a gang starts when its queue has room for all of it, and its real asks wait until it is formed.
+    :param gangs_preempted_whole: who preempts one member of a gang preempts all of them, or none.
     :param priority_first: priority before everything else in the order of what is in the queue.
     :param priority_fence: priorities from inside count inside only; outside the queue has ``priority_offset``.
     :param preemption_delay_ns: how old an ask must be before it preempts.
@@ -54,7 +80,9 @@ class QueuePolicy:
     :param quota_preemption_delay_ns: how long usage may stay above a lowered max; 0: for ever.
     """
 
-    fair_apps: bool = False
+    app_sort: AppSort = APP_SORTS["fifo"]
+    whole_gangs: bool = True
+    gangs_preempted_whole: bool = False
     priority_first: bool = True
     priority_fence: bool = False
     priority_offset: int = 0
@@ -139,11 +167,11 @@ _NO_RETRIES = "asks that cannot fit are not tried again and again here: they wai
 # One table: what is possible, in what words it is asked for, what it becomes.
 KEYS: dict[str, _Key] = {
     "application.sort.policy": _Key(
-        _one_of("fifo", "fair", "stateaware", any_case=False),
+        _one_of(*APP_SORTS, any_case=False),
         "fifo or fair",
         "fifo",
-        "fair_apps",
-        lambda value: value == "fair",
+        "app_sort",
+        lambda value: APP_SORTS[str(value)],
     ),
     "application.sort.priority": _Key(
         _one_of("enabled", "disabled", any_case=False),
@@ -180,6 +208,20 @@ KEYS: dict[str, _Key] = {
         "enabled",
         "preempts_by_priority",
         lambda value: value == "enabled",
+    ),
+    "gang.start": _Key(
+        _one_of("whole", "incremental", any_case=True),
+        "whole or incremental",
+        "whole",
+        "whole_gangs",
+        lambda value: value == "whole",
+    ),
+    "gang.preemption": _Key(
+        _one_of("members", "whole", any_case=True),
+        "members or whole",
+        "members",
+        "gangs_preempted_whole",
+        lambda value: value == "whole",
     ),
     "quota.preemption.delay": _Key(
         _duration_from_zero, "a duration such as 5m; 0 is off", "0", "quota_preemption_delay_ns"

@@ -39,6 +39,14 @@ class ReasonCode(StrEnum):
     REQUIRED_NODE_FULL = "REQUIRED_NODE_FULL"
     # Nodes that have room are kept free for others that wait longer.
     RESERVED_FOR_OTHERS = "RESERVED_FOR_OTHERS"
+    # Its gang starts as a whole, and the named queue, user or group has no room for all of it.
+    GANG_ROOM = "GANG_ROOM"
+    # Real asks wait until their gang's placeholders are there.
+    GANG_FORMING = "GANG_FORMING"
+    # The placeholder that makes room for it was told to go; the RM has not confirmed yet.
+    PLACEHOLDER_LEAVING = "PLACEHOLDER_LEAVING"
+    # A placeholder could give way, but the ask fits neither on its node nor on another.
+    PLACEHOLDER_STUCK = "PLACEHOLDER_STUCK"
     # The named queue is stopped.
     QUEUE_STOPPED = "QUEUE_STOPPED"
     # The resource manager is stopped: nothing is decided for it until it registers again.
@@ -102,6 +110,11 @@ class Reason:
     :param nodes: how many nodes there were; ``reserved``: how many of them would do, but are kept free for others.
     :param lacking: by type, how many of the nodes had too little of it.
     :param preemption: why preemption did not help, as far as it was tried.
+    :param of_group: ``who`` is a group, where the code does not say it.
+    :param promised: of that type, what gangs that have started will still take there.
+    :param task_group: the part of the gang that is not complete; ``placed`` of its ``members`` placeholders are.
+    :param placeholder: the key of the placeholder that gives way.
+    :param because: why the rest of the gang's placeholders is pending, when that is known.
     :param since_ns: when this reason (code, queue, who, type) began.
     """
 
@@ -119,6 +132,13 @@ class Reason:
     reserved: int = 0
     lacking: tuple[tuple[str, int], ...] = ()
     preemption: PreemptionNo | None = None
+    promised: int = 0
+    of_group: bool = False
+    task_group: str = ""
+    placed: int = 0
+    members: int = 0
+    placeholder: str = ""
+    because: Reason | None = None
 
     def same_as(self, other: Reason | None) -> bool:
         """Whether the other says the same "no" (figures may differ: they move all the time)."""
@@ -188,13 +208,44 @@ class Reason:
                     f"It must run on node {self.node} and asks for {self.asked} {kind}; "
                     f"{self.free} of {self.limit} are free there."
                 )
+            case ReasonCode.GANG_ROOM:
+                promised = f" {self.promised} are promised to gangs that have started;" if self.promised else ""
+                whose = f"{self._subject()} uses {self.used} of the limit" if self.who else f"Queue {self.queue} uses"
+                there = f"{whose} of {self.limit} {kind} in queue {self.queue};"
+                if not self.who:
+                    there = f"{whose} {self.used} of its max of {self.limit} {kind};"
+                return f"{there}{promised} its gang asks for {self.asked} in all and starts as a whole."
+            case ReasonCode.GANG_FORMING:
+                return self._forming()
+            case ReasonCode.PLACEHOLDER_LEAVING:
+                return (
+                    f"Placeholder {self.placeholder} on node {self.node} was told to make room for it; "
+                    "the resource manager has not confirmed that it is gone."
+                )
+            case ReasonCode.PLACEHOLDER_STUCK:
+                return (
+                    f"Placeholder {self.placeholder} could make room for it, but it may not run on its node "
+                    f"{self.node} now, and no other node has room."
+                )
             case ReasonCode.QUEUE_STOPPED:
                 return f"Queue {self.queue} is stopped."
             case ReasonCode.RM_STOPPED:
                 return "The resource manager is stopped; it must register again."
 
+    def _forming(self) -> str:
+        if not self.task_group:
+            return (
+                f"It waits for its gang, which announced placeholders of {self.asked} {self.resource_type}; "
+                f"{self.used} are placed, and no more were asked for."
+            )
+        said = (
+            f"It waits for its gang: task group {self.task_group} has {self.placed} of {self.members} "
+            f"placeholder{'' if self.members == 1 else 's'} placed."
+        )
+        return said if self.because is None else f"{said} For the rest: {self.because.sentence()}"
+
     def _subject(self) -> str:
-        group = self.code in (ReasonCode.GROUP_LIMIT, ReasonCode.GROUP_MAX_APPLICATIONS)
+        group = self.code in (ReasonCode.GROUP_LIMIT, ReasonCode.GROUP_MAX_APPLICATIONS) or self.of_group
         if group and self.who == "*":
             return "All groups without a limit of their own together"
         return f"{'Group' if group else 'User'} {self.who}"

@@ -55,6 +55,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     for queue in list(partition.queues.values()):
         partition.waiting.suspend(queue, out)
     for app in apps:
+        partition.gangs.withdraw(app)
         partition.limits.leave(app)
     delays = {queue: quota.delay_ns(partition, queue) for queue in partition.queues.values()}
     # 2. The rules.
@@ -67,6 +68,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     # 3. Everybody counts again, and is tried anew.
     for app in apps:
         partition.limits.join(app)
+        partition.gangs.promise(app)
     for queue, maximum in before.items():
         if not queue.gone:
             quota.configured(partition, queue, maximum, delays[queue], out, now_ns)

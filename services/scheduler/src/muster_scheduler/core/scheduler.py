@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
-from muster_scheduler.core import acl, namespace, placement, reload
+from muster_scheduler.core import acl, admission, namespace, placement, reload
 from muster_scheduler.core.commands import (
     AppItem,
     AskItem,
@@ -43,7 +43,7 @@ from muster_scheduler.core.outcome import (
 )
 from muster_scheduler.core.partition import Partition, Timed, is_awaited
 from muster_scheduler.core.resources import TooManyTypes, fits
-from muster_scheduler.core.states import AppEvent, AppState
+from muster_scheduler.core.states import REMINDER_NS, AppEvent, AppState
 
 NODE_PARTITION_ATTRIBUTE = "si/node-partition"
 FOREIGN_TAG = "foreign"
@@ -295,7 +295,8 @@ class SchedulerCore:
         return ""
 
     def _remove_node(self, partition: Partition, node: Node, out: Outcome, now_ns: int) -> None:
-        for allocation in in_order(node.allocations.values()):
+        ended = in_order(node.allocations.values())
+        for allocation in ended:
             partition.release(
                 allocation,
                 Termination.STOPPED_BY_RM,
@@ -303,6 +304,7 @@ class SchedulerCore:
                 Detail.ALLOC_NODEREMOVED,
                 out,
                 now_ns,
+                completing=False,
             )
         for ask in list(node.reservations):
             partition.unreserve(ask, out, now_ns)
@@ -321,6 +323,13 @@ class SchedulerCore:
                 now_ns=now_ns,
             )
         )
+        for allocation in ended:
+            if allocation.replaced_by is not None:
+                # Whose place is on another node takes it; who was to run here looks for another placeholder.
+                partition.gangs.swap(allocation, out, now_ns, elsewhere=False)
+        for app in dict.fromkeys(allocation.app for allocation in ended):
+            if app is not None:
+                partition.complete_if_idle(app, out, now_ns)
 
     # ---- applications ----------------------------------------------------------------------------------------------
 
@@ -352,12 +361,29 @@ class SchedulerCore:
         elif groups and not acl.USER_NAME.match(user):
             return f"invalid username, it contains invalid characters: {user[:_SHOWN_MAX]!r}"
         groups = groups or (user,)  # nobody resolved them: the user's own group (§2.6)
+        gang = item.placeholder_ask if item.placeholder_ask and any(item.placeholder_ask.values()) else None
+        if gang is not None:
+            try:
+                _refuse_negative("placeholderAsk", gang)
+                partition.types.reserve(gang)
+            except (TooManyTypes, _Negative) as error:
+                return str(error)
         path, reason = placement.place(partition, item.queue, user, groups, item.tags)
         if reason:
             return f"failed to place application {item.app_id}: {reason}"
         queue, created, reason = partition.create_queue(path)
         if queue is None:
             return f"failed to place application {item.app_id}: {reason}"
+        quota = namespace.quota_of(item.tags) if not queue.managed else None
+        if quota and not _known_types(partition, quota):
+            quota = None
+        if gang is not None:
+            most = quota.maximum if quota else None
+            reason = admission.gang_refused(partition, queue, item.app_id, gang, user, groups, most)
+            if reason:
+                for new in reversed(created):
+                    partition.remove_queue(new)
+                return reason
         app = Application(partition.types, item.app_id, queue, self._submission(), now_ns)
         app.requested_queue = item.queue
         app.user, app.groups_of_user = user, groups
@@ -370,10 +396,11 @@ class SchedulerCore:
             self._rename_finished(partition, finished, out)
             app.published, finished.published = finished.published, False  # the record under the id is the new one's
         partition.add_application(app)
+        if gang is not None:
+            partition.gangs.of(app)
         for new in created:
             partition.announce_queue(new, out, now_ns)
-        quota = namespace.quota_of(item.tags)
-        if quota and not queue.managed and _known_types(partition, quota):
+        if quota:
             partition.limit_dynamic_queue(queue, *quota, out, now_ns)
         out.touch(app, partition.name)
         out.facts.append(AcceptedApplication(app.app_id))
@@ -458,12 +485,17 @@ class SchedulerCore:
                 return
             ask.published, old.published = old.published, False
             partition.pass_on(old, ask)
+            partition.gangs.keep_heir(ask, out)
             partition.remove_ask(old, out, now_ns, None)
         else:
             out.events.append(
                 Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, item.key, shape, "", now_ns)
             )
+            partition.gangs.keep_heir(ask, out)
         submitted_ns = app.submitted_ns
+        if demand.placeholder:
+            partition.gangs.ask_more(demand, app, ask.pending)
+            out.touch(app, partition.name)
         partition.add_ask(ask)
         out.touch(ask, partition.name)
         if app.submitted_ns != submitted_ns:
@@ -505,6 +537,9 @@ class SchedulerCore:
             allocation.uuid = item.uuid or old.uuid
             # What was told to go stays told, whatever the RM reports of it meanwhile.
             allocation.preempted, allocation.timed_out = old.preempted, old.timed_out
+            allocation.replaced_by, allocation.told_ns, allocation.replaces = old.replaced_by, old.told_ns, old.replaces
+            if allocation.told_ns:
+                partition.deadlines.append((allocation.told_ns + REMINDER_NS, allocation))
         if app is not None and not allocation.uuid:
             allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
         if app is not None and item.key in app.asks:
@@ -526,7 +561,7 @@ class SchedulerCore:
         again = item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING
         if again and not item.ask_only:
             for allocation in _allocations_of(app, item):
-                if allocation.timed_out:  # its time is up, wherever it ran
+                if allocation.timed_out or allocation.replaced_by is not None:  # it was to go, wherever it ran
                     self._release_one(partition, allocation, item, out, now_ns)
                 else:
                     self._ask_again(partition, app, allocation, item.message, out, now_ns)
@@ -556,6 +591,8 @@ class SchedulerCore:
             tell=not ours,
             completing=False,
         )
+        if allocation.replaced_by is not None:
+            partition.gangs.swap(allocation, out, now_ns)
 
     def _ask_again(
         self, partition: Partition, app: Application, held: Allocation, message: str, out: Outcome, now_ns: int
@@ -577,7 +614,10 @@ class SchedulerCore:
         ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
         if old is not None:
             ask.published, old.published = old.published, False
+            partition.gangs.keep_heir(ask, out)
             partition.remove_ask(old, out, now_ns, None)
+        if demand.placeholder:
+            partition.gangs.not_lost(demand, app, ask.pending)
         out.events.append(
             Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, held.key, held.shape, message, now_ns)
         )

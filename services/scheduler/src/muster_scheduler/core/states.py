@@ -83,6 +83,91 @@ APP_TRANSITIONS: dict[tuple[AppState, AppEvent], AppState] = {
     (AppState.REJECTED, AppEvent.EXPIRE): AppState.EXPIRED,
 }
 
+
+class GangPhase(StrEnum):
+    """How far an application with placeholders is (seed 003)."""
+
+    # No placeholder was allocated yet.
+    WAITING = "WAITING"
+    # Some were.
+    FORMING = "FORMING"
+    # As much as the application announced is held.
+    FORMED = "FORMED"
+    # It has had a real allocation: from here on placeholders are spare room.
+    USED = "USED"
+    # Its placeholders' time was up before a real allocation came.
+    OVER = "OVER"
+
+
+class GangEvent(StrEnum):
+    """What moves a gang from phase to phase."""
+
+    FIRST_PLACEHOLDER = "first placeholder"
+    ALL_PLACED = "all placeholders"
+    REAL_ALLOCATION = "real allocation"
+    TIME_OUT = "time-out"
+
+
+# (from, event) -> to
+GANG_TRANSITIONS: dict[tuple[GangPhase, GangEvent], GangPhase] = {
+    (GangPhase.WAITING, GangEvent.FIRST_PLACEHOLDER): GangPhase.FORMING,
+    (GangPhase.FORMING, GangEvent.ALL_PLACED): GangPhase.FORMED,
+    # (The RM reports what exists, in any order. `gang.start: incremental` does not wait for the whole.)
+    (GangPhase.WAITING, GangEvent.REAL_ALLOCATION): GangPhase.USED,
+    (GangPhase.FORMING, GangEvent.REAL_ALLOCATION): GangPhase.USED,
+    (GangPhase.FORMED, GangEvent.REAL_ALLOCATION): GangPhase.USED,
+    (GangPhase.OVER, GangEvent.REAL_ALLOCATION): GangPhase.USED,
+    (GangPhase.WAITING, GangEvent.TIME_OUT): GangPhase.OVER,
+    (GangPhase.FORMING, GangEvent.TIME_OUT): GangPhase.OVER,
+    (GangPhase.FORMED, GangEvent.TIME_OUT): GangPhase.OVER,
+}
+
+
+class PlaceholderState(StrEnum):
+    """Life of one placeholder, from its ask on."""
+
+    ASKED = "Asked"
+    # It holds room.
+    HELD = "Held"
+    # It was told to go, and counts until the RM confirms: for a real ask, ...
+    LEAVING = "Leaving"
+    # ... because its time is up (or no ask of its group fits in it), ...
+    TIMING_OUT = "TimingOut"
+    # ... or for somebody else.
+    PREEMPTED = "Preempted"
+    GONE = "Gone"
+
+
+class PlaceholderEvent(StrEnum):
+    """What moves a placeholder from state to state."""
+
+    ALLOCATE = "allocate"
+    # A real ask of its task group takes its place.
+    REPLACE = "replace"
+    TIME_OUT = "time out"
+    PREEMPT = "preempt"
+    # The RM confirms, removes it, or loses its node; of an ask: it was taken back.
+    REMOVE = "remove"
+    # The RM could not start it: it is a pending ask again.
+    FAIL_ON_RM = "fail on RM"
+
+
+# (from, event) -> to
+PLACEHOLDER_TRANSITIONS: dict[tuple[PlaceholderState, PlaceholderEvent], PlaceholderState] = {
+    (PlaceholderState.ASKED, PlaceholderEvent.ALLOCATE): PlaceholderState.HELD,
+    (PlaceholderState.ASKED, PlaceholderEvent.TIME_OUT): PlaceholderState.GONE,
+    (PlaceholderState.ASKED, PlaceholderEvent.REMOVE): PlaceholderState.GONE,
+    (PlaceholderState.HELD, PlaceholderEvent.REPLACE): PlaceholderState.LEAVING,
+    (PlaceholderState.HELD, PlaceholderEvent.TIME_OUT): PlaceholderState.TIMING_OUT,
+    (PlaceholderState.HELD, PlaceholderEvent.PREEMPT): PlaceholderState.PREEMPTED,
+    (PlaceholderState.HELD, PlaceholderEvent.REMOVE): PlaceholderState.GONE,
+    (PlaceholderState.HELD, PlaceholderEvent.FAIL_ON_RM): PlaceholderState.ASKED,
+    (PlaceholderState.LEAVING, PlaceholderEvent.REMOVE): PlaceholderState.GONE,
+    (PlaceholderState.TIMING_OUT, PlaceholderEvent.REMOVE): PlaceholderState.GONE,
+    (PlaceholderState.PREEMPTED, PlaceholderEvent.REMOVE): PlaceholderState.GONE,
+    (PlaceholderState.PREEMPTED, PlaceholderEvent.FAIL_ON_RM): PlaceholderState.ASKED,
+}
+
 # Terminal: nothing of the application is scheduled any more, and its id may be used again.
 APP_TERMINAL = frozenset({AppState.COMPLETED, AppState.FAILED, AppState.REJECTED, AppState.EXPIRED})
 
@@ -92,6 +177,11 @@ DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000
 COMPLETING_TIMEOUT_NS = 30 * 1_000_000_000
 # How long a finished application stays visible.
 TERMINATED_TIMEOUT_NS = 72 * 3600 * 1_000_000_000
+# How long placeholders may wait for real asks, when the application does not say (the real core's default).
+PLACEHOLDER_TIMEOUT_NS = 15 * 60 * 1_000_000_000
+# After how long an allocation that was told to go is told again. A confirmation that was lost would keep its resources
+# for ever; a pod's graceful end (30 s by default, often a few minutes) must not be hurried.
+REMINDER_NS = 5 * 60 * 1_000_000_000
 
 
 class InvalidTransition(Exception):
@@ -111,6 +201,22 @@ def next_app_state(what: str, state: AppState, event: AppEvent, story: tuple[tup
     target = APP_TRANSITIONS.get((state, event))
     if target is None:
         raise InvalidTransition(what, state, event, story)
+    return target
+
+
+def next_gang_phase(what: str, phase: GangPhase, event: GangEvent) -> GangPhase:
+    """The phase that the event leads a gang to. Raises InvalidTransition."""
+    target = GANG_TRANSITIONS.get((phase, event))
+    if target is None:
+        raise InvalidTransition(what, phase, event, ())
+    return target
+
+
+def next_placeholder_state(what: str, state: PlaceholderState, event: PlaceholderEvent) -> PlaceholderState:
+    """The state that the event leads a placeholder to. Raises InvalidTransition."""
+    target = PLACEHOLDER_TRANSITIONS.get((state, event))
+    if target is None:
+        raise InvalidTransition(what, state, event, ())
     return target
 
 

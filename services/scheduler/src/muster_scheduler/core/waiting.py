@@ -7,7 +7,8 @@ that said "no", and is looked at again only when that very thing gained:
 * at a ledger (a queue, or a user or group in one), when an ask would take it over its limit (woken by a release there);
 * at the nodes, when no node has room (woken by a node that gained room for this shape);
 * at one node, when it is required (woken when that node gained);
-* at a ledger's maximum of running applications (woken when one stops running).
+* at a ledger's maximum of running applications (woken when one stops running);
+* at a ledger without room for the whole of a gang (woken when there is, one by one).
 
 Of the groups of one waitlist only the first is woken; each success wakes the next (``wake_next``). Of the lists of one
 leaf that wait at one place for one shape only the first is woken, too (``places.py``). So a release in front of 100,000
@@ -21,12 +22,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from sortedcontainers import SortedList
+
 from muster_scheduler.core import ordering
 from muster_scheduler.core.objects import Application, AskGroup, Ledger, Node, Queue, Tracker, Waitlist
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.places import Bench, Place
 from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.resources import Shape
+from muster_scheduler.core.resources import Shape, fits
 from muster_scheduler.core.states import QueueState
 
 # So many nodes are looked through one by one; more are looked for in the index.
@@ -79,8 +82,17 @@ class Waiting:
     def ledgers_gained(self, app: Application) -> None:
         """Something of the application was released."""
         for ledger in app.ledgers:
-            if ledger.blocked:
+            if ledger.blocked or ledger.waiting_gangs:
                 self._gained_ledgers[ledger] = None
+
+    def gangs_gained(self, ledger: Ledger) -> None:
+        """Gangs that wait at the ledger for room may find it, or are to be asked instead of another."""
+        self._gained_ledgers[ledger] = None
+
+    @property
+    def nodes_gained(self) -> bool:
+        """Some nodes have more room, or are there again."""
+        return bool(self._gained_nodes)
 
     @property
     def stirred(self) -> bool:
@@ -90,7 +102,7 @@ class Waiting:
     def stir(self, ledgers: Iterable[Ledger]) -> None:
         """Limits moved: whoever waits at the ledgers looks again."""
         for ledger in ledgers:
-            if ledger.blocked:
+            if ledger.blocked or ledger.waiting_gangs:
                 self._gained_ledgers[ledger] = None
             if ledger.waiting_apps:
                 self._ledgers_with_waiting_apps[ledger] = None
@@ -107,7 +119,12 @@ class Waiting:
         self.refresh_app(group.app)
 
     def place_ready(self, group: AskGroup) -> None:
-        """Puts the group among its application's ready ones, where its oldest ask belongs."""
+        """Puts the group among its application's ready ones, where its oldest ask belongs; unless its gang holds it."""
+        gang = group.app.gang
+        group.held = gang is not None and gang.holds(group)
+        if group.held:
+            self.unready(group)
+            return
         head = group.head()
         assert head is not None, f"{group} has nothing to try"
         key = (-group.priority, head.created_ns, head.submission)
@@ -187,6 +204,8 @@ class Waiting:
         self.refresh_app(app)
         if not app.counted:
             self._wake_apps(app)
+        if app.gang is not None and app.gang.waits_for_room:
+            self.wake_gangs_beside(app)  # it does not take the room now
 
     def _tell_bench(self, waitlist: Waitlist, place: Place, other: Reason | None, out: Outcome, now_ns: int) -> None:
         """The list that was woken from its bench got a "no" (``other``: another one than before): what of the rest?"""
@@ -312,6 +331,8 @@ class Waiting:
         for ledger in self._gained_ledgers:
             room = [most - used for most, used in zip(ledger.limit, ledger.allocated, strict=True)]
             self._wake_shapes(ledger.blocked, ledger.blocked.fitting([room]))
+            if ledger.waiting_gangs:
+                self._wake_gangs(ledger, room)
         self._gained_ledgers.clear()
         for ledger in list(self._ledgers_with_waiting_apps):
             if ledger.waiting_apps:
@@ -416,9 +437,22 @@ class Waiting:
         if not reason.same_as(app.reason):
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
-        app.waiting_at = ledger
+        self._wait(app, ledger, ledger.waiting_apps, out)
+
+    def wait_for_room(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
+        """The ledger has no room for the whole of the application's gang: the application as a whole waits there."""
+        gang = app.gang
+        assert gang is not None, f"{app} has no gang"
+        assert gang.total is not None, f"{gang} starts as it comes"
+        if not reason.same_as(app.reason):
+            app.reason = replace(reason, since_ns=now_ns)
+            out.touch(app, self._partition)
+        self._wait(app, ledger, ledger.waiting_gangs.setdefault(gang.total, SortedList()), out)
+
+    def _wait(self, app: Application, ledger: Ledger, line: Any, out: Outcome) -> None:
+        app.waiting_at, app.waiting_in = ledger, line
         app.waiting_key = self._waiting_key(app)
-        ledger.waiting_apps.add((*app.waiting_key, app))
+        line.add((*app.waiting_key, app))
         # Nothing of it waits for anything else now. Its groups may have been the woken ones of their lists.
         for group in list(app.groups.values()):
             if group.parked_key is None:
@@ -429,12 +463,31 @@ class Waiting:
         self.refresh_app(app)
         # It may have been the woken one of another.
         self._wake_apps(app, but=ledger)
+        self.wake_gangs_beside(app, but=ledger)
 
     def _wake_apps(self, app: Application, but: Ledger | None = None) -> None:
         """The application does not start now: perhaps others do that wait for the same."""
         for ledger in app.ledgers:
             if ledger.waiting_apps and ledger is not but:
                 self.wake_app(ledger)
+
+    def wake_gangs_beside(self, app: Application, but: Ledger | None = None) -> None:
+        """The gang does not start now: perhaps others do that wait for the same room."""
+        for ledger in app.bounds:
+            if ledger.waiting_gangs and ledger is not but:
+                self._gained_ledgers[ledger] = None
+
+    def _wake_gangs(self, ledger: Ledger, room: list[int]) -> None:
+        """The ledger has room for these gangs: the first of each size is tried; when it has started, the next one."""
+        for number, value in ledger.promised.items():
+            room[number] -= value
+        for total, line in list(ledger.waiting_gangs.items()):
+            while line and fits(total.items, room):
+                app: Application = line[0][-1]
+                self.stop_waiting(app)
+                self.refresh_app(app)
+                if app.ready:
+                    break
 
     def _waiting_key(self, app: Application) -> tuple[int, int, int]:
         priority = app.ready[0][0] if app.ready and app.queue.priority_first else 0
@@ -444,14 +497,18 @@ class Waiting:
         """It has another first group now: perhaps another place among those that wait to run."""
         ledger, new = app.waiting_at, self._waiting_key(app)
         if ledger is not None and new != app.waiting_key:
-            ledger.waiting_apps.remove((*app.waiting_key, app))
+            app.waiting_in.remove((*app.waiting_key, app))
             app.waiting_key = new
-            ledger.waiting_apps.add((*new, app))
+            app.waiting_in.add((*new, app))
 
     def stop_waiting(self, app: Application) -> None:
         assert app.waiting_at is not None
-        app.waiting_at.waiting_apps.remove((*app.waiting_key, app))
-        app.waiting_at = None
+        ledger, line = app.waiting_at, app.waiting_in
+        line.remove((*app.waiting_key, app))
+        total = app.gang.total if app.gang is not None else None
+        if not line and total is not None and line is not ledger.waiting_apps:
+            del ledger.waiting_gangs[total]
+        app.waiting_at = app.waiting_in = None
         self._woken_apps[app] = None
 
     def wake_app(self, ledger: Ledger) -> None:

@@ -36,6 +36,7 @@ from muster_scheduler.core.outcome import (
     RejectedAsk,
     RejectedNode,
     ReleasedAllocation,
+    ReleasedAsk,
     UpdatedApplication,
 )
 from muster_scheduler.core.resources import Shape, saturated
@@ -115,7 +116,7 @@ class Emitter:
                 size = 0
             match fact:
                 case NewAllocation():
-                    if allocations.released:
+                    if allocations.released or allocations.releasedAsks:
                         # A receiver looks at `new` before `released`: an order that must not turn the facts' around.
                         self._flush_one(_ALLOCATION, allocations, records)
                     added = _new(allocations, fact.partition, fact.allocation)
@@ -134,6 +135,24 @@ class Emitter:
                         allocationKey=fact.key,
                     )
                     size += released.ByteSize()
+                case ReleasedAsk() if fact.previous_generation:
+                    dropped = allocations.releasedAsks.add(
+                        partitionName=fact.partition,
+                        applicationID=fact.app_id,
+                        allocationKey=fact.key,
+                        terminationType=int(fact.termination),
+                        message=fact.message[:MESSAGE_CHARACTERS_MAX],
+                    )
+                    size += dropped.ByteSize()
+                case ReleasedAsk():  # the current generation knows one kind of release
+                    withdrawn = allocations.released.add(
+                        partitionName=fact.partition,
+                        applicationID=fact.app_id,
+                        terminationType=int(fact.termination),
+                        message=fact.message[:MESSAGE_CHARACTERS_MAX],
+                        allocationKey=fact.key,
+                    )
+                    size += withdrawn.ByteSize()
                 case RejectedAsk():
                     rejected = allocations.rejected if fact.previous_generation else allocations.rejectedAllocations
                     rejected.add(allocationKey=fact.key, applicationID=fact.app_id, reason=fact.reason)
@@ -145,6 +164,9 @@ class Emitter:
                     applications.rejected.add(applicationID=fact.app_id, reason=fact.reason)
                     size += len(fact.app_id) + len(fact.reason)
                 case UpdatedApplication():
+                    if allocations.released or allocations.releasedAsks:
+                        # What ended before the state changed is told before it (seed 003, "Cleanup").
+                        self._flush_one(_ALLOCATION, allocations, records)
                     applications.updated.add(
                         applicationID=fact.app_id,
                         state=fact.state,

@@ -410,6 +410,7 @@ class ApplicationObject(_message.Message):
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    GANG_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     application_id: _builtins.str
     queue: _builtins.str
@@ -442,6 +443,10 @@ class ApplicationObject(_message.Message):
     def waiting(self) -> Global___ReasonObject:
         """set while the application as a whole may not run (a queue's max of applications)"""
 
+    @_builtins.property
+    def gang(self) -> Global___GangObject:
+        """set when it has, or announced, placeholders"""
+
     def __init__(
         self,
         *,
@@ -465,20 +470,88 @@ class ApplicationObject(_message.Message):
         deadline_ns: _builtins.int = ...,
         usage: _abc.Iterable[Global___UsageObject] | None = ...,
         waiting: Global___ReasonObject | None = ...,
+        gang: Global___GangObject | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gang", b"gang", "placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang", b"gang", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplicationObject: _TypeAlias = ApplicationObject  # noqa: Y015
 
 @_typing.final
+class GangObject(_message.Message):
+    """How far a gang is, and what became of its placeholders. Those pending and held are objects of their own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PHASE_FIELD_NUMBER: _builtins.int
+    DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    TASK_GROUPS_FIELD_NUMBER: _builtins.int
+    phase: _builtins.str
+    """WAITING, FORMING, FORMED, USED, OVER"""
+    deadline_ns: _builtins.int
+    """when unused placeholders' time is up; 0: the clock does not run"""
+    @_builtins.property
+    def task_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskGroupObject]: ...
+    def __init__(
+        self,
+        *,
+        phase: _builtins.str = ...,
+        deadline_ns: _builtins.int = ...,
+        task_groups: _abc.Iterable[Global___TaskGroupObject] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "phase", b"phase", "task_groups", b"task_groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GangObject: _TypeAlias = GangObject  # noqa: Y015
+
+@_typing.final
+class TaskGroupObject(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    ASKED_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    TIMED_OUT_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    asked: _builtins.int
+    """placeholders in all; each of them is pending, held, replaced, timed out or lost"""
+    replaced: _builtins.int
+    timed_out: _builtins.int
+    lost: _builtins.int
+    """preempted, taken back by the RM, or gone with their node"""
+    @_builtins.property
+    def resource(self) -> Global___Quantities:
+        """of one placeholder"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        resource: Global___Quantities | None = ...,
+        asked: _builtins.int = ...,
+        replaced: _builtins.int = ...,
+        timed_out: _builtins.int = ...,
+        lost: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "lost", b"lost", "name", b"name", "replaced", b"replaced", "resource", b"resource", "timed_out", b"timed_out"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskGroupObject: _TypeAlias = TaskGroupObject  # noqa: Y015
+
+@_typing.final
 class UsageObject(_message.Message):
-    """Fields that an ask and the allocations made from it share.
-    What the allocations of one kind on nodes of one instance type used until they ended.
-    """
+    """What the allocations of one kind on nodes of one instance type used until they ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -507,6 +580,8 @@ Global___UsageObject: _TypeAlias = UsageObject  # noqa: Y015
 
 @_typing.final
 class Demand(_message.Message):
+    """Fields that an ask and the allocations made from it share."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -601,6 +676,7 @@ class AskObject(_message.Message):
     RESERVED_NS_FIELD_NUMBER: _builtins.int
     PREEMPTS_FIELD_NUMBER: _builtins.int
     SCALED_UP_FIELD_NUMBER: _builtins.int
+    MISMATCHED_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """how many allocations are still wanted"""
     allocated: _builtins.int
@@ -615,6 +691,8 @@ class AskObject(_message.Message):
     """victims were chosen for it"""
     scaled_up: _builtins.bool
     """the RM was told that the cluster is too small for it"""
+    mismatched: _builtins.bool
+    """no placeholder of its task group was as large: it goes its way without them"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     def __init__(
@@ -628,10 +706,11 @@ class AskObject(_message.Message):
         reserved_ns: _builtins.int = ...,
         preempts: _builtins.bool = ...,
         scaled_up: _builtins.bool = ...,
+        mismatched: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "demand", b"demand", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -650,6 +729,9 @@ class AllocationObject(_message.Message):
     ORDINAL_FIELD_NUMBER: _builtins.int
     PREEMPTED_FIELD_NUMBER: _builtins.int
     TIMED_OUT_FIELD_NUMBER: _builtins.int
+    REPLACED_BY_FIELD_NUMBER: _builtins.int
+    TOLD_NS_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     uuid: _builtins.str
     allocated_ns: _builtins.int
@@ -659,11 +741,19 @@ class AllocationObject(_message.Message):
     """n of an ask with repeats, from 0"""
     timed_out: _builtins.bool
     """told to go because its time was up; likewise"""
+    replaced_by: _builtins.str
+    """told to go for this real ask of its task group; likewise. "": the ask is gone"""
+    told_ns: _builtins.int
+    """when it was told to go, whyever; 0: it was not"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     @_builtins.property
     def preempted(self) -> Global___PreemptedObject:
         """set when it was told to go; it counts until the RM confirms"""
+
+    @_builtins.property
+    def replaces(self) -> Global___ReplacedObject:
+        """set when it took a placeholder's place"""
 
     def __init__(
         self,
@@ -677,14 +767,42 @@ class AllocationObject(_message.Message):
         ordinal: _builtins.int = ...,
         preempted: Global___PreemptedObject | None = ...,
         timed_out: _builtins.bool = ...,
+        replaced_by: _builtins.str | None = ...,
+        told_ns: _builtins.int = ...,
+        replaces: Global___ReplacedObject | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand", "preempted", b"preempted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "demand", b"demand", "preempted", b"preempted", "replaced_by", b"replaced_by", "replaces", b"replaces"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "timed_out", b"timed_out", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "replaced_by", b"replaced_by", "replaces", b"replaces", "timed_out", b"timed_out", "told_ns", b"told_ns", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replaced_by: _TypeAlias = _typing.Literal["replaced_by"]  # noqa: Y015
+    _WhichOneofArgType__replaced_by: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replaced_by) -> _WhichOneofReturnType__replaced_by | None: ...
+
+Global___AllocationObject: _TypeAlias = AllocationObject  # noqa: Y015
+
+@_typing.final
+class ReplacedObject(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOCATION_KEY_FIELD_NUMBER: _builtins.int
+    CREATED_NS_FIELD_NUMBER: _builtins.int
+    allocation_key: _builtins.str
+    created_ns: _builtins.int
+    """when the placeholder was asked for"""
+    def __init__(
+        self,
+        *,
+        allocation_key: _builtins.str = ...,
+        created_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_key", b"allocation_key", "created_ns", b"created_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AllocationObject: _TypeAlias = AllocationObject  # noqa: Y015
+Global___ReplacedObject: _TypeAlias = ReplacedObject  # noqa: Y015
 
 @_typing.final
 class PreemptedObject(_message.Message):
@@ -761,6 +879,8 @@ class ReasonObject(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     USER_GROUP_FIELD_NUMBER: _builtins.int
     REQUIRED_NODE_FIELD_NUMBER: _builtins.int
+    PROMISED_FIELD_NUMBER: _builtins.int
+    OF_GROUP_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     leaf: _builtins.str
     """path of the queue that they are in"""
@@ -792,6 +912,10 @@ class ReasonObject(_message.Message):
     """Whose limits hold for those who wait, and the one node that they may run on: with leaf and resource, who it is about."""
     user_group: _builtins.str
     required_node: _builtins.str
+    promised: _builtins.int
+    """to gangs that have started"""
+    of_group: _builtins.bool
+    """who is a group, where the code does not say it"""
     @_builtins.property
     def resource(self) -> Global___Quantities:
         """of each of the asks"""
@@ -822,10 +946,12 @@ class ReasonObject(_message.Message):
         user: _builtins.str = ...,
         user_group: _builtins.str = ...,
         required_node: _builtins.str = ...,
+        promised: _builtins.int = ...,
+        of_group: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "partition", b"partition", "preemption", b"preemption", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "of_group", b"of_group", "partition", b"partition", "preemption", b"preemption", "promised", b"promised", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

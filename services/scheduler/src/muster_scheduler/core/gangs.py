@@ -1,0 +1,716 @@
+"""Gangs (seed 003): placeholders hold room for the real asks that follow, which then take their places.
+
+:class:`Gang` is what one application's placeholders are; :class:`Gangs` is what is done with those of a partition.
+
+* A gang starts when its limits have room for all of it (``gang.start: whole``); what it has started to take and not yet
+  got is *promised* to it, so that no two gangs count on the same room. Its real asks wait until it is formed.
+* A real ask takes a placeholder's place in two steps. First the placeholder is told to go; it counts on, and the ask
+  leaves its group: nothing is counted twice. When the RM confirms, the placeholder goes and the ask is allocated.
+* Unused placeholders go when their time is up, or when their application is over.
+
+All that is not in the records (who is free, who is held back, what is promised) follows from what is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from muster_scheduler.core.commands import Termination
+from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Demand, Ledger, Node, in_order
+from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome, ReleasedAllocation
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.core.states import (
+    PLACEHOLDER_TIMEOUT_NS,
+    AppEvent,
+    AppState,
+    GangEvent,
+    GangPhase,
+    PlaceholderEvent,
+    PlaceholderState,
+    next_gang_phase,
+    next_placeholder_state,
+)
+
+if TYPE_CHECKING:
+    from muster_scheduler.core.partition import Partition
+
+CREATION_TIME_TAG = "yunikorn.apache.org/creationTime"
+# What shims know the time-out by.
+TIMEOUT_MESSAGE = "ResourceReservationTimeout"
+MISMATCH_MESSAGE = "cancel placeholder: resource incompatible"
+LEFTOVER_MESSAGE = "the application is over: the placeholder is not needed any more"
+HARD = "hard"
+_TIMEOUT_NS_MIN = 1_000_000
+
+
+class TaskGroup:
+    """The placeholders of one name. ``asked = pending + held + replaced + timed_out + lost`` at all times.
+
+    :ivar shape: of its first placeholder.
+    :ivar asked: how many placeholders there were in all.
+    :ivar pending: asked for, not allocated. ``held``: allocated and on the books.
+    :ivar free: those held that were not told to go, oldest first.
+    :ivar lost: preempted, taken back by the RM, or gone with their node.
+    """
+
+    __slots__ = ("asked", "free", "held", "lost", "name", "pending", "replaced", "shape", "timed_out")
+
+    def __init__(self, name: str, shape: Shape) -> None:
+        self.name = name
+        self.shape = shape
+        self.asked = self.pending = self.held = 0
+        self.replaced = self.timed_out = self.lost = 0
+        self.free: dict[Allocation, None] = {}
+
+    def __repr__(self) -> str:
+        return f"TaskGroup({self.name})"
+
+
+class Gang:
+    """The placeholders of one application.
+
+    :ivar total: the placeholderAsk: what they will take in all; None: the application did not say.
+    :ivar deadline_ns: when the time of unused placeholders is up; 0: the clock does not run.
+    :ivar placed: by type number, what placeholders hold that are not going for nothing.
+    :ivar promised: the part of ``total`` that is not placed, while it forms; counted in its limits' ``promised``.
+    :ivar replacing: by key of a real ask, the (unique) keys of the placeholders that are leaving for it.
+    :ivar stuck: groups whose asks could take a placeholder's place, but fit on no node now.
+    """
+
+    __slots__ = ("app", "deadline_ns", "groups", "phase", "placed", "promised", "replacing", "stuck", "total")
+
+    def __init__(self, app: Application, total: Shape | None) -> None:
+        self.app = app
+        self.total = total
+        self.phase = GangPhase.WAITING
+        self.deadline_ns = 0
+        self.groups: dict[str, TaskGroup] = {}
+        self.placed: dict[int, int] = {}
+        self.promised: dict[int, int] = {}
+        self.replacing: dict[str, dict[str, None]] = {}
+        self.stuck: dict[AskGroup, None] = {}
+
+    @property
+    def whole(self) -> bool:
+        """It starts when there is room for all of it, and its real asks wait until it is formed."""
+        return self.total is not None and self.app.queue.policy.whole_gangs
+
+    @property
+    def waits_for_room(self) -> bool:
+        """It has not started: first there must be room for all of it."""
+        return self.phase is GangPhase.WAITING and self.whole
+
+    @property
+    def is_complete(self) -> bool:
+        """Placeholders hold what was announced."""
+        total = self.total
+        return total is not None and all(self.placed.get(number, 0) >= value for number, value in total.items)
+
+    @property
+    def held(self) -> int:
+        """How many placeholders are on the books, those told to go too."""
+        return sum(group.held for group in self.groups.values())
+
+    @property
+    def counts_as_running(self) -> bool:
+        """While it forms, it counts against the maxima of applications (core-features §2.10)."""
+        return self.phase in (GangPhase.FORMING, GangPhase.FORMED)
+
+    def task_group(self, demand: Demand) -> TaskGroup:
+        """The task group of a placeholder; a new one when there is none."""
+        found = self.groups.get(demand.task_group)
+        if found is None:
+            self.groups[demand.task_group] = found = TaskGroup(demand.task_group, demand.shape)
+        return found
+
+    # ---- who is held back, and why ---------------------------------------------------------------------------------
+
+    def holds(self, group: AskGroup) -> bool:
+        """Whether real asks must wait for placeholders, neither ready nor parked."""
+        if group.placeholder:
+            return False
+        if self.whole and self.phase in (GangPhase.WAITING, GangPhase.FORMING):
+            return True
+        if group in self.stuck:
+            return True
+        own = self.groups.get(group.task_group)
+        return own is not None and own.pending > 0 and not own.free
+
+    def gives_way_to(self, group: AskGroup) -> bool:
+        """Whether placeholders are there whose places these asks may take."""
+        own = self.groups.get(group.task_group) if not group.placeholder else None
+        return own is not None and bool(own.free)
+
+    def hold_reason(self, group: AskGroup) -> Reason | None:
+        """Why the gang holds these asks back; None: it does not."""
+        if group.placeholder:
+            return None
+        own = self.groups.get(group.task_group)
+        if self.whole and self.phase in (GangPhase.WAITING, GangPhase.FORMING):
+            incomplete = own if own is not None and own.pending else None
+            if incomplete is None:
+                incomplete = next((each for each in self.groups.values() if each.pending), None)
+            if incomplete is None:
+                return self._not_announced(_since_ns(group))
+            return self._incomplete(incomplete, _since_ns(group))
+        if own is None:
+            return None
+        if own.free:
+            first = next(iter(own.free))
+            return Reason(
+                ReasonCode.PLACEHOLDER_STUCK,
+                task_group=own.name,
+                placeholder=first.key,
+                node=first.node_id,
+                since_ns=_since_ns(group),
+            )
+        return self._incomplete(own, _since_ns(group)) if own.pending else None
+
+    def _incomplete(self, group: TaskGroup, since_ns: int) -> Reason:
+        rest = (each for each in self.app.groups.values() if each.placeholder and each.task_group == group.name)
+        because = next((reason for each in rest if (reason := each.reason) is not None), None)
+        return Reason(
+            ReasonCode.GANG_FORMING,
+            task_group=group.name,
+            placed=group.held,
+            members=group.held + group.pending,
+            because=because,
+            since_ns=since_ns,
+        )
+
+    def _not_announced(self, since_ns: int) -> Reason:
+        """Everything asked for is placed, and it is less than was announced."""
+        assert self.total is not None, "only announced gangs form as a whole"
+        names = self.app.queue.types.names
+        for number, value in self.total.items:
+            placed = self.placed.get(number, 0)
+            if placed < value:
+                return Reason(
+                    ReasonCode.GANG_FORMING, resource_type=names[number], asked=value, used=placed, since_ns=since_ns
+                )
+        return Reason(ReasonCode.GANG_FORMING, since_ns=since_ns)
+
+    def leaving_reason(self, ask: Ask) -> Reason | None:
+        """Why an ask waits for which placeholders were told to go; None: there are none."""
+        leaving = self.replacing.get(ask.demand.key)
+        placeholder = self.app.allocations.get(next(iter(leaving))) if leaving else None
+        if placeholder is None:
+            return None
+        return Reason(
+            ReasonCode.PLACEHOLDER_LEAVING,
+            task_group=placeholder.task_group,
+            placeholder=placeholder.key,
+            node=placeholder.node_id,
+            since_ns=placeholder.told_ns,
+        )
+
+    def __repr__(self) -> str:
+        return f"Gang({self.app.app_id}, {self.phase})"
+
+
+class Gangs:
+    """The gangs of one partition.
+
+    :ivar dirty: applications whose gang moved: who of them is held back may be others now.
+    :ivar reopened: asks whose placeholder is gone: they may be tried again.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.dirty: dict[Application, None] = {}
+        self.reopened: dict[Ask, None] = {}
+        self._stuck: dict[Application, None] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Something moved that :meth:`settle` has not seen to."""
+        return bool(self.dirty or self.reopened)
+
+    def _stir(self, app: Application) -> None:
+        if self._partition.searching:  # (nobody waits in a follower, nor while states are folded)
+            self.dirty[app] = None
+
+    def of(self, app: Application) -> Gang:
+        """The application's gang; a new one when it has none."""
+        if app.gang is None:
+            asked = app.placeholder_ask
+            total = self._partition.types.shape(asked) if asked and any(asked.values()) else None
+            app.gang = Gang(app, total)
+        return app.gang
+
+    # ---- the books -------------------------------------------------------------------------------------------------
+
+    def pend(self, ask: Ask, count: int) -> None:
+        """So many more of a placeholder ask are pending (or fewer)."""
+        gang = self.of(ask.app)
+        group = gang.task_group(ask.demand)
+        before = group.pending
+        group.pending += count
+        if not before or not group.pending:
+            self._stir(ask.app)
+
+    def ask_more(self, demand: Demand, app: Application, count: int) -> None:
+        """So many more placeholders are asked for (or fewer: others take their place)."""
+        self.of(app).task_group(demand).asked += count
+
+    def not_lost(self, demand: Demand, app: Application, pending: int) -> None:
+        """A placeholder that could not start is asked for again, with those of its ask that are pending still."""
+        group = self.of(app).task_group(demand)
+        group.lost -= 1
+        group.asked += pending - 1
+
+    def book(self, placeholder: Allocation) -> None:
+        """A placeholder is on the books."""
+        app = placeholder.app
+        assert app is not None, f"{placeholder} is foreign"
+        gang = self.of(app)
+        group = gang.task_group(placeholder.demand)
+        group.held += 1
+        if placeholder.preempted is None and not placeholder.timed_out:
+            self._place(gang, placeholder, 1)
+        if not placeholder.told:
+            group.free[placeholder] = None
+        if placeholder.replaced_by:
+            gang.replacing.setdefault(placeholder.replaced_by, {})[placeholder.unique_key] = None
+            ask = app.asks.get(placeholder.replaced_by)
+            if ask is not None and ask.group is not None and ask.open <= 0:
+                self._partition.leave_group(ask, None)
+        self._stir(app)
+
+    def unbook(self, placeholder: Allocation) -> None:
+        """Inverse of :meth:`book`. The ask that it was leaving for, if any, is open again."""
+        app = placeholder.app
+        assert app is not None, f"{placeholder} is foreign"
+        assert app.gang is not None, f"{placeholder} has no gang"
+        gang = app.gang
+        group = gang.groups[placeholder.task_group]
+        group.held -= 1
+        group.free.pop(placeholder, None)
+        if placeholder.preempted is None and not placeholder.timed_out:
+            self._place(gang, placeholder, -1)
+        if placeholder.replaced_by:
+            self._unlink(gang, placeholder)
+        self._stir(app)
+
+    def _unlink(self, gang: Gang, placeholder: Allocation) -> None:
+        key = placeholder.replaced_by or ""
+        leaving = gang.replacing.get(key)
+        if leaving is None:
+            return
+        leaving.pop(placeholder.unique_key, None)
+        if not leaving:
+            del gang.replacing[key]
+        ask = gang.app.asks.get(key)
+        if ask is None or ask.group is not None or ask.open <= 0:
+            return
+        if self._partition.searching:
+            self.reopened[ask] = None
+        else:
+            self._partition.group_of(ask).push(ask)
+
+    def _place(self, gang: Gang, placeholder: Allocation, sign: int) -> None:
+        for number, value in placeholder.shape.items:
+            gang.placed[number] = gang.placed.get(number, 0) + sign * value
+        self._promise(gang)
+
+    def tell(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
+        """A placeholder that was free is told to go, for nothing."""
+        _move(placeholder, event)
+        app = placeholder.app
+        gang = app.gang if app is not None else None
+        if gang is None or app is None:
+            return
+        gang.groups[placeholder.task_group].free.pop(placeholder, None)
+        self._place(gang, placeholder, -1)
+        self._stir(app)
+
+    def count_gone(self, placeholder: Allocation, detail: Detail) -> None:
+        """A placeholder is off the books: what became of it."""
+        app = placeholder.app
+        assert app is not None, f"{placeholder} is foreign"
+        assert app.gang is not None, f"{placeholder} has no gang"
+        group = app.gang.groups[placeholder.task_group]
+        if placeholder.timed_out:
+            group.timed_out += 1
+        elif placeholder.replaced_by is not None and detail is not Detail.ALLOC_NODEREMOVED:
+            group.replaced += 1
+        else:
+            group.lost += 1
+
+    def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
+        """So many of a placeholder ask are pending no more, without allocation; None: another takes its place."""
+        group = self.of(ask.app).task_group(ask.demand)
+        if detail is None:
+            group.asked -= count
+        elif detail is Detail.REQUEST_TIMEOUT:
+            group.timed_out += count
+        else:
+            group.lost += count
+
+    # ---- phases ----------------------------------------------------------------------------------------------------
+
+    def placed(self, placeholder: Allocation, out: Outcome, now_ns: int) -> None:
+        """A placeholder was allocated, or reported by the RM."""
+        app = placeholder.app
+        assert app is not None, f"{placeholder} is foreign"
+        partition, gang = self._partition, self.of(app)
+        if app.state is AppState.NEW:
+            partition.change_state(app, AppEvent.RUN, out, now_ns)
+        if not gang.deadline_ns:
+            gang.deadline_ns = now_ns + timeout_ns(app)
+            partition.deadlines.append((gang.deadline_ns, app))
+            out.touch(app, partition.name)
+        if gang.phase is GangPhase.WAITING:
+            self._advance(gang, GangEvent.FIRST_PLACEHOLDER, out, now_ns)
+        if gang.phase is GangPhase.FORMING and gang.is_complete:
+            self._advance(gang, GangEvent.ALL_PLACED, out, now_ns)
+            if not gang.whole and app.state is AppState.ACCEPTED:  # the real core's way
+                partition.change_state(app, AppEvent.RUN, out, now_ns)
+
+    def real_placed(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """A real allocation of the application was made, or reported by the RM."""
+        gang = app.gang
+        if gang is not None and gang.phase is not GangPhase.USED:
+            self._advance(gang, GangEvent.REAL_ALLOCATION, out, now_ns)
+
+    def _advance(self, gang: Gang, event: GangEvent, out: Outcome, now_ns: int) -> None:
+        app = gang.app
+        gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
+        self._promise(gang, gained=True)
+        self._partition.recount(app)
+        self._stir(app)
+        out.touch(app, self._partition.name)
+
+    # ---- starting as a whole ---------------------------------------------------------------------------------------
+
+    def lacking_room(self, app: Application) -> tuple[Ledger, int, int] | None:
+        """The first limit that all of the gang, and what others are promised, go over: whose, type, how much."""
+        total = app.gang.total if app.gang is not None else None
+        for ledger in app.bounds if total is not None else ():
+            used, limit, promised = ledger.allocated, ledger.limit, ledger.promised
+            for number, value in total.items if total is not None else ():
+                if used[number] + promised.get(number, 0) + value > limit[number]:
+                    return ledger, number, value
+        return None
+
+    def _promise(self, gang: Gang, *, gained: bool = False) -> None:
+        """What the gang will still take counts where it is limited.
+
+        :param gained: it may be less than before without having been taken: others may find room.
+        """
+        if not self._partition.searching:
+            return
+        wanted: dict[int, int] = {}
+        if gang.phase is GangPhase.FORMING and gang.whole and gang.total is not None and not gang.app.gone:
+            placed = gang.placed
+            wanted = {
+                number: value - placed.get(number, 0)
+                for number, value in gang.total.items
+                if value > placed.get(number, 0)
+            }
+        before = gang.promised
+        if wanted == before:
+            return
+        gang.promised = wanted
+        for ledger in gang.app.bounds:
+            move_promise(ledger, before, wanted)
+            if gained and ledger.waiting_gangs:
+                self._partition.waiting.gangs_gained(ledger)
+
+    def withdraw(self, app: Application) -> None:
+        """The application counts in its limits no more: neither does what it was promised."""
+        gang = app.gang
+        if gang is None:
+            return
+        for ledger in app.bounds:
+            move_promise(ledger, gang.promised, {})
+        gang.promised = {}
+        self._partition.waiting.wake_gangs_beside(app)
+
+    def promise(self, app: Application) -> None:
+        """The application counts in its limits (again): so does what it is promised."""
+        if app.gang is not None:
+            self._promise(app.gang)
+            self._stir(app)
+
+    # ---- who is held back ------------------------------------------------------------------------------------------
+
+    def settle(self, out: Outcome) -> None:
+        """Brings those back whose placeholder is gone, and looks who must wait for placeholders, and who no more."""
+        partition = self._partition
+        while self.waiting:
+            reopened, self.reopened = self.reopened, {}
+            for ask in reopened:
+                if not ask.gone and ask.group is None and ask.open > 0:
+                    partition.enter_group(ask)
+            dirty, self.dirty = self.dirty, {}
+            for app in dirty:
+                if app.gang is not None and not app.gone:
+                    self._stuck.pop(app, None)
+                    app.gang.stuck.clear()
+                    self._review(app, app.gang, out)
+                    if app.gang.waits_for_room and not app.ready:
+                        partition.waiting.wake_gangs_beside(app)  # it may have been woken before its asks went
+
+    def _review(self, app: Application, gang: Gang, out: Outcome) -> None:
+        waiting = self._partition.waiting
+        for group in list(app.groups.values()):
+            if group.placeholder or not group.asks:
+                continue
+            if gang.holds(group):
+                if not group.held:
+                    self._take_out(group, out)
+            elif group.held:
+                waiting.make_ready(group)
+            elif group.parked_key is not None and gang.gives_way_to(group):
+                waiting.leave_list(group, out)
+                waiting.make_ready(group)
+
+    def _take_out(self, group: AskGroup, out: Outcome) -> None:
+        """The group is neither ready nor parked, until the gang lets it."""
+        waiting = self._partition.waiting
+        group.held = True
+        if group.parked_key is not None:
+            waiting.leave_list(group, out)
+        else:
+            waiting.unready(group)
+            waiting.wake_next(group)
+        waiting.refresh_app(group.app)
+
+    def look_again(self) -> None:
+        """Nodes gained: those who fitted on none may now."""
+        for app in self._stuck:
+            self._stir(app)
+
+    # ---- replacement -----------------------------------------------------------------------------------------------
+
+    def give_way(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+        """Lets a placeholder of its task group make room for a real ask; False: the ask goes the normal way.
+
+        The first that is large enough and on whose node the ask may run; else the first that is large enough, for
+        another node that has room now and is kept free meanwhile. (Seed 003, "Scheduler logic changes".)
+        """
+        gang = ask.app.gang
+        own = gang.groups.get(group.task_group) if gang is not None and not group.placeholder else None
+        if gang is None or own is None or not own.free:
+            return False
+        partition, required = self._partition, ask.demand.required_node
+        first: Allocation | None = None
+        for placeholder in own.free:
+            if not covers(placeholder.shape, ask.shape) or (required and placeholder.node_id != required):
+                continue
+            if self._takes(partition.nodes[placeholder.node_id], ask, placeholder):
+                self._replace(placeholder, ask, gang, out, now_ns)
+                return True
+            first = first or placeholder
+        if first is None:
+            if not required:
+                self._cancel(next(iter(own.free)), ask, out, now_ns)
+            return not required
+        node = None if required or ask.reserved is not None else partition.cycle.find_node(ask.shape)
+        if node is not None:
+            partition.reserve(ask, node, out, now_ns)
+            self._replace(first, ask, gang, out, now_ns)
+            return True
+        gang.stuck[group] = None
+        self._stuck[ask.app] = None
+        self._take_out(group, out)
+        return True
+
+    @staticmethod
+    def _takes(node: Node, ask: Ask, leaving: Allocation) -> bool:
+        """Whether the ask may run on the node once the placeholder is gone from it."""
+        if not node.schedulable and not ask.demand.required_node:
+            return False
+        freed = dict(leaving.shape.items)
+        return all(value <= node.available[number] + freed.get(number, 0) for number, value in ask.shape.items)
+
+    def _replace(self, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
+        """Phase one: the placeholder is told to go, the ask waits for it."""
+        partition, app = self._partition, gang.app
+        _move(placeholder, PlaceholderEvent.REPLACE)
+        del gang.groups[placeholder.task_group].free[placeholder]
+        placeholder.replaced_by = ask.key
+        gang.replacing.setdefault(ask.key, {})[placeholder.unique_key] = None
+        partition.told(placeholder, out, now_ns)
+        message = f"replacing allocationKey: {ask.key}"
+        out.facts.append(released(partition, placeholder, Termination.PLACEHOLDER_REPLACED, message))
+        if ask.open <= 0:
+            partition.leave_group(ask, out)
+        self._stir(app)
+
+    def _cancel(self, placeholder: Allocation, ask: Ask, out: Outcome, now_ns: int) -> None:
+        """No placeholder is as large as the ask: one goes for it, and it looks for room without (§2.17)."""
+        partition = self._partition
+        message = (
+            f"Task group '{placeholder.task_group}' in application '{ask.app.app_id}': allocation resources "
+            f"'{as_map(ask.shape.quantities)}' are not matching placeholder "
+            f"'{as_map(placeholder.shape.quantities)}' allocation with ID '{placeholder.key}'"
+        )
+        out.events.append(
+            Event(EventType.REQUEST, Change.NONE, Detail.NONE, ask.key, ask.app.app_id, ask.shape, message, now_ns)
+        )
+        partition.time_out(placeholder, MISMATCH_MESSAGE, out, now_ns)
+        partition.leave_group(ask, out)
+        ask.mismatched = True
+        out.touch(ask, partition.name)
+        partition.enter_group(ask)
+
+    def keep_heir(self, ask: Ask, out: Outcome) -> None:
+        """An ask (new, or sent again) with the key of one for which placeholders are leaving: it must fit in them."""
+        gang = ask.app.gang
+        for key in list(gang.replacing.get(ask.key, ())) if gang is not None else ():
+            placeholder = ask.app.allocations[key]
+            if gang is not None and not _suits(ask, placeholder):
+                self._unlink(gang, placeholder)
+                placeholder.replaced_by = ""
+                out.touch(placeholder, self._partition.name)
+
+    def swap(self, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
+        """Phase two: the placeholder is off the books, the ask that it made room for is allocated.
+
+        On the placeholder's node, else on the one that is kept for it, else (``elsewhere``) on any. No limit is asked:
+        it takes no more than the placeholder did. Where it fits nowhere it is an ordinary ask again.
+        """
+        partition, app = self._partition, placeholder.app
+        ask = app.asks.get(placeholder.replaced_by or "") if app is not None else None
+        if ask is None or app is None or ask.open <= 0 or not partition.deciding or not _suits(ask, placeholder):
+            return
+        items = ask.shape.items
+        required = ask.demand.required_node
+        own = partition.nodes.get(placeholder.node_id)
+        for node in (own, ask.reserved):
+            if node is not None and (node.schedulable or required) and fits(items, node.available):
+                break
+        else:
+            node = partition.index.first_fit(items) if elsewhere and not required else None
+        if node is not None:
+            partition.cycle.allocate(ask, ask.group, node, out, now_ns, replaces=placeholder)
+
+    # ---- time-out and end ------------------------------------------------------------------------------------------
+
+    def time_out(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """The placeholders' time is up (seed 003, "Cleanup").
+
+        Before any real allocation the gang has failed: the application with it (Hard), or it goes on as one without
+        placeholders (Soft). Afterwards only what is not used goes. In the order of the seed: asks, allocations, state.
+        """
+        partition, gang = self._partition, self.of(app)
+        gang.deadline_ns = 0
+        out.touch(app, partition.name)
+        failed = (
+            app.state in (AppState.NEW, AppState.ACCEPTED) and gang.phase is not GangPhase.USED and not gang.replacing
+        )
+        over = f"the placeholders' time-out of {timeout_ns(app) // 1_000_000} ms is over"
+        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+            if ask.demand.placeholder:
+                partition.release_ask(ask, Termination.TIMEOUT, over, Detail.REQUEST_TIMEOUT, out, now_ns)
+        self.release_unused(app, over, out, now_ns)
+        if failed:
+            if gang.phase is not GangPhase.OVER:
+                self._advance(gang, GangEvent.TIME_OUT, out, now_ns)
+            if app.gang_style.lower() == HARD:
+                partition.fail(app, TIMEOUT_MESSAGE, out, now_ns)
+            else:
+                partition.change_state(app, AppEvent.RESUME, out, now_ns, TIMEOUT_MESSAGE)
+        self._stir(app)
+        partition.complete_if_idle(app, out, now_ns)
+
+    def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
+        """Tells the placeholders to go that no real ask has taken the place of."""
+        groups = app.gang.groups.values() if app.gang is not None else ()
+        for placeholder in in_order(placeholder for group in groups for placeholder in group.free):
+            self._partition.time_out(placeholder, message, out, now_ns)
+
+    # ---- after a fold ----------------------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """After a fold: free placeholders in their order, promises, clocks."""
+        partition = self._partition
+        for app in partition.apps.values():
+            gang = app.gang
+            if gang is None:
+                continue
+            for group in gang.groups.values():
+                group.free = dict.fromkeys(in_order(group.free))
+            self.promise(app)
+            if gang.deadline_ns:
+                partition.deadlines.append((gang.deadline_ns, app))
+
+
+def _since_ns(group: AskGroup) -> int:
+    """Since when the first of the group's asks is there: its gang has held it from then on."""
+    head = group.head()
+    return head.created_ns if head is not None else 0
+
+
+def timeout_ns(app: Application) -> int:
+    """How long the application's placeholders may wait, from the first one's allocation on.
+
+    The application's own time-out, else the default. One that was created before the RM said so (it restarted) has
+    waited already: the tag ``yunikorn.apache.org/creationTime`` (seconds since the epoch) tells since when.
+    """
+    own_ms = app.execution_timeout_ms if app.placeholder_ask is not None else 0
+    whole_ns = own_ms * 1_000_000 if own_ms > 0 else PLACEHOLDER_TIMEOUT_NS
+    text = app.tags.get(CREATION_TIME_TAG, "")
+    submitted_ns = app.story[0][0] if app.story else 0
+    if text.isascii() and text.isdigit() and len(text) <= 12 and 0 < int(text) * 1_000_000_000 <= submitted_ns:
+        return max(int(text) * 1_000_000_000 + whole_ns - submitted_ns, _TIMEOUT_NS_MIN)
+    return whole_ns
+
+
+def covers(placeholder: Shape, real: Shape) -> bool:
+    """Whether the real ask takes no more than the placeholder, in any type."""
+    if placeholder is real:
+        return True
+    has = dict(placeholder.items)
+    return all(value <= has.get(number, 0) for number, value in real.items)
+
+
+def _suits(ask: Ask, placeholder: Allocation) -> bool:
+    return (
+        not ask.demand.placeholder
+        and not ask.mismatched
+        and ask.demand.task_group == placeholder.task_group
+        and covers(placeholder.shape, ask.shape)
+    )
+
+
+def move_promise(ledger: Ledger, before: dict[int, int], wanted: dict[int, int]) -> None:
+    """Counts another promise in a limit."""
+    promised = ledger.promised
+    for number in before.keys() | wanted.keys():
+        left = promised.get(number, 0) - before.get(number, 0) + wanted.get(number, 0)
+        if left:
+            promised[number] = left
+        else:
+            promised.pop(number, None)
+
+
+def released(partition: Partition, held: Allocation, termination: Termination, message: str) -> ReleasedAllocation:
+    """The fact that an allocation is told to go, or went."""
+    return ReleasedAllocation(
+        partition.name, held.app_id, held.key, held.uuid, termination, message, held.previous_generation
+    )
+
+
+def state_of(placeholder: Allocation) -> PlaceholderState:
+    """Where the placeholder is in its life."""
+    if placeholder.gone:
+        return PlaceholderState.GONE
+    if placeholder.replaced_by is not None:
+        return PlaceholderState.LEAVING
+    if placeholder.timed_out:
+        return PlaceholderState.TIMING_OUT
+    return PlaceholderState.PREEMPTED if placeholder.preempted is not None else PlaceholderState.HELD
+
+
+def _move(placeholder: Allocation, event: PlaceholderEvent) -> None:
+    next_placeholder_state(f"placeholder {placeholder.key}", state_of(placeholder), event)
+
+
+def as_map(quantities: Mapping[str, int]) -> str:
+    """Quantities as the real core's messages write them."""
+    return f"map[{' '.join(f'{name}:{quantities[name]}' for name in sorted(quantities))}]"

@@ -550,7 +550,9 @@ class Gangs:
             f"'{as_map(placeholder.shape.quantities)}' allocation with ID '{placeholder.key}'"
         )
         out.events.append(
-            Event(EventType.REQUEST, Change.NONE, Detail.NONE, ask.key, ask.app.app_id, ask.shape, message, now_ns)
+            Event(
+                EventType.REQUEST, Change.NONE, Detail.NONE, placeholder.key, ask.app.app_id, ask.shape, message, now_ns
+            )
         )
         partition.time_out(placeholder, MISMATCH_MESSAGE, out, now_ns)
         partition.leave_group(ask, out)

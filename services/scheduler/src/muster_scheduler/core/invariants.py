@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster_scheduler.core.objects import Application, Queue, Tracker
-from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.gangs import Gang
+from muster_scheduler.core.objects import Application, Ledger, Queue, Tracker
+from muster_scheduler.core.partition import Partition, counts_as_running
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import APP_TERMINAL
 
@@ -26,6 +27,7 @@ def check(core: SchedulerCore, *, exhausted: bool = False) -> None:
         _check_queues(partition)
         _check_applications(partition)
         _check_trackers(partition)
+        _check_gangs(partition)
         if exhausted and partition.deciding:
             _check_reasons(partition)
 
@@ -155,6 +157,7 @@ def _check_applications(partition: Partition) -> None:
         if app.state in APP_TERMINAL:
             _must(not app.asks and not app.allocations, f"{app} is over, but holds asks or allocations")
         _check_allocations(app)
+        _must(app.counted == counts_as_running(app), f"{app} counts as running: {app.counted}")
         for group in app.groups.values():
             count = sum(1 for ask in app.asks.values() if ask.group is group)
             _must(count == group.asks, f"{group} counts {group.asks} asks, has {count}")
@@ -177,12 +180,72 @@ def _check_allocations(app: Application) -> None:
     _must(uuids == sum(map(len, app.by_uuid.values())), f"{app} remembers UUIDs that are gone")
 
 
+def _check_gangs(partition: Partition) -> None:
+    """Every placeholder is accounted for, and promises are what gangs that form have still to get."""
+    promised: dict[tuple[str, str], dict[int, int]] = {}
+    for app in partition.apps.values():
+        gang = app.gang
+        if gang is None:
+            _must(not any(held.placeholder for held in app.allocations.values()), f"{app} has placeholders and no gang")
+            continue
+        _check_task_groups(gang)
+        leaving: dict[str, dict[str, None]] = {}
+        for key, held in app.allocations.items():
+            if held.replaced_by is not None:
+                _must(held.placeholder, f"{held} is replaced, and no placeholder")
+            if held.replaced_by:
+                leaving.setdefault(held.replaced_by, {})[key] = None
+        _must(gang.replacing == leaving, f"{gang}: {gang.replacing} are replaced, should be {leaving}")
+        for ask in app.asks.values():
+            waits = ask in partition.gangs.reopened
+            _must((ask.group is not None) == (ask.open > 0) or waits, f"{ask}: {ask.open} open, in {ask.group}")
+        for ledger in app.bounds if gang.promised else ():
+            whole = promised.setdefault((ledger.path, repr(ledger)), {})
+            for number, value in gang.promised.items():
+                whole[number] = whole.get(number, 0) + value
+    ledgers: list[Ledger] = [*partition.queues.values(), *partition.limits]
+    for ledger in ledgers:
+        found = promised.get((ledger.path, repr(ledger)), {})
+        _must(ledger.promised == found, f"{ledger}: {ledger.promised} promised, gangs wait for {found}")
+        for total, line in ledger.waiting_gangs.items():
+            _must(bool(line), f"{ledger} keeps an empty line of gangs")
+            for *_, app in line:
+                _must(app.waiting_at is ledger and app.gang.total is total, f"{app} waits elsewhere than at {ledger}")
+
+
+def _check_task_groups(gang: Gang) -> None:
+    app = gang.app
+    held = dict.fromkeys(gang.groups, 0)
+    pending = dict.fromkeys(gang.groups, 0)
+    placed: dict[int, int] = {}
+    for allocation in app.allocations.values():
+        if not allocation.placeholder:
+            continue
+        held[allocation.task_group] += 1
+        free = gang.groups[allocation.task_group].free
+        _must((allocation in free) != allocation.told, f"{allocation} was told to go, but is free (or neither)")
+        if allocation.preempted is None and not allocation.timed_out:
+            for number, value in allocation.shape.items:
+                placed[number] = placed.get(number, 0) + value
+    for ask in app.asks.values():
+        if ask.demand.placeholder:
+            pending[ask.demand.task_group] += ask.pending
+    for name, group in gang.groups.items():
+        _must(group.held == held[name], f"{group} of {app} holds {group.held}, counted {held[name]}")
+        _must(group.pending == pending[name], f"{group} of {app} has {group.pending} pending, counted {pending[name]}")
+        whole = group.pending + group.held + group.replaced + group.timed_out + group.lost
+        _must(group.asked == whole, f"{group} of {app}: {group.asked} asked for, {whole} accounted for")
+    _must(
+        {number: value for number, value in gang.placed.items() if value} == placed,
+        f"{gang}: {gang.placed} placed, its placeholders sum to {placed}",
+    )
+
+
 def _check_reasons(partition: Partition) -> None:
     for app in partition.apps.values():
         _must(app.reason is None or app.waiting_at is not None, f"{app} has a reason not to run, but does not wait")
         for ask in app.asks.values():
-            group = ask.group
-            _must(group is not None and group.reason is not None, f"{app}: ask {ask.key} is pending without a reason")
+            _must(ask.reason is not None, f"{app}: ask {ask.key} is pending without a reason")
     for queue in partition.queues.values():
         _must(not queue.ready and not queue.ready_apps, f"{queue} has something ready after an exhausted cycle")
         for waitlist in queue.waitlists.values():

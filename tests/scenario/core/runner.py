@@ -8,6 +8,7 @@ AssertionError with the step in which it stood.
 from __future__ import annotations
 
 import io
+import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from builders import SECOND_NS, Cluster
+from muster_bus.log import Record
+from muster_scheduler import state_codec
 from muster_scheduler.core import commands as c
+from muster_scheduler.core import invariants
 from muster_scheduler.core import outcome as o
 from muster_scheduler.core.config import ClusterConfig, parse_quantity, partition_name
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.core.states import AppState
+from muster_scheduler.core.states import AppState, GangPhase, PlaceholderState
+from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm
 from muster_scheduler.queue_yaml import Problem, load_queue_config
 from ruamel.yaml import YAML
 
@@ -52,7 +57,7 @@ class Scenario:
 
 _FILE_KEYS = {"section", "about", "given", "scenarios"}
 _CONFIG_KEYS = {"config", "partitions", "partition", "root", "queues"}
-_BODY_KEYS = {*_CONFIG_KEYS, "nodes", "refused", "warned", "steps"}
+_BODY_KEYS = {*_CONFIG_KEYS, "nodes", "refused", "warned", "before", "steps"}
 
 
 def read_scenarios(path: Path) -> list[Scenario]:
@@ -127,13 +132,81 @@ def _dump(value: object) -> str:
 # ---- running -------------------------------------------------------------------------------------------------------
 
 
-class World(Cluster):
-    """A cluster of any configuration, and the figures of a scenario's last step."""
+_RM = "rm"
 
-    def __init__(self, config: ClusterConfig) -> None:
-        self.now_ns = self.start_ns = 1_000 * SECOND_NS
+
+class World(Cluster):
+    """A cluster of any configuration, and what would be recorded of it.
+
+    :ivar text: the configuration that is in force; ``offered``: the one that came last.
+    :ivar topic: what the compacted state topic would hold.
+    """
+
+    def __init__(self, config: ClusterConfig, text: str) -> None:
+        self.now_ns = self.start_ns = self._decided_ns = 1_000 * SECOND_NS
+        self.text = self.offered = text
+        self.topic: dict[bytes, bytes] = {}
+        self._life = "RUNNING"
+        self._restarts = 0
         self.core = SchedulerCore(config)
         self.outcomes = [self.core.start(self.now_ns)]
+        self._record(self.outcomes[0])
+
+    def do(self, *commands: c.Command, budget: int = 1 << 30) -> o.Outcome:
+        """As a cluster does; and records it, as the service does."""
+        out = super().do(*commands, budget=budget)
+        for command in commands:
+            if isinstance(command, c.SetDeciding):
+                self._life = "RUNNING" if command.deciding else "STOPPED"
+        if any(isinstance(fact, o.ConfigurationAnswer) and not fact.obstacles for fact in out.facts):
+            self.text = self.offered
+        if out:
+            self._decided_ns = self.now_ns
+        self._record(out)
+        return out
+
+    def _record(self, out: o.Outcome) -> None:
+        for partition, what, alive in out.objects():
+            key = state_codec.key_of(_RM, partition, what)
+            if alive:
+                self.topic[key] = state_codec.encode(partition, what)
+            else:
+                del self.topic[key]
+
+    def restart(self) -> o.Outcome:
+        """The process dies; another one builds its core from the records, and goes on."""
+        info = RmInfo(_RM, config=self.text, registrations=1, life=self._life, last_decided_ns=self._decided_ns)
+        folder = StateFolder()
+        for number, value in enumerate((encode_rm(info, self.core.next_submission), encode_registration(info))):
+            folder.take(Record("state", 0, number, 0, f"{_RM}/{'reg' if number else 'rm'}/-".encode(), value))
+        records = list(self.topic.items())
+        self._restarts += 1
+        random.Random(self._restarts).shuffle(records)  # a compacted topic has them in no useful order
+        for number, (key, value) in enumerate(records, start=2):
+            folder.take(Record("state", 0, number, 0, key, value))
+        folder.settle()
+        self.core = folder.rms[_RM].core
+        self._compare(self.topic)
+        self.core.activate(self.now_ns, self._decided_ns)
+        invariants.check(self.core)
+        return self.do()
+
+    def _compare(self, recorded: Mapping[bytes, bytes]) -> None:
+        """What was built from the records would be recorded in the same words."""
+        found = dict(self._published())
+        keys = sorted(key for key in {**recorded, **found} if recorded.get(key) != found.get(key))
+        assert not keys, f"after a restart these are not as they were recorded: {[key.decode() for key in keys]}"
+
+    def _published(self) -> Iterator[tuple[bytes, bytes]]:
+        for name, partition in self.core.partitions.items():
+            objects: list[o.Primary] = [*partition.queues.values(), *partition.nodes.values()]
+            objects += [*partition.foreign.values(), *partition.rejected.values()]
+            for queue in partition.queues.values():
+                objects += queue.waitlists.values()
+            for app in partition.apps.values():
+                objects += [app, *app.asks.values(), *app.allocations.values()]
+            for what in objects:
+                yield state_codec.key_of(_RM, name, what), state_codec.encode(name, what)
 
     def in_partition(self, name: str) -> Partition:
         found = self.core.partitions.get(partition_name(name))
@@ -141,27 +214,34 @@ class World(Cluster):
         return found
 
 
-def run(scenario: Scenario) -> None:
-    """Runs a scenario. Raises ScenarioError or AssertionError."""
+def run(scenario: Scenario, *, restarts: bool = False) -> None:
+    """Runs a scenario. Raises ScenarioError or AssertionError.
+
+    :param restarts: the scheduler dies and comes back after every step, which must make no difference.
+    """
     body = scenario.body
     checks = _Counter()
-    config, problems = load_queue_config(config_text(body))
+    text = config_text(body)
+    config, problems = load_queue_config(text)
     if "warned" in body:
         _match_problems("warned", body["warned"], [p for p in problems if p.severity == "warning"])
         checks.count += 1
     if "refused" in body:
-        if body.get("steps") or body.get("nodes"):
+        if any(body.get(key) for key in ("before", "steps", "nodes")):
             raise ScenarioError(f"{scenario}: a configuration that is refused has no steps")
         _match_problems("refused", body["refused"], [p for p in problems if p.severity == "error"])
         assert config is None
         return
     assert config is not None, f"the configuration is refused: {'; '.join(map(str, problems))}"
-    world = World(config)
+    world = World(config, text)
     for node_id, has in (body.get("nodes") or {}).items():
         world.do(_node({"node": node_id, "has": has}))
-    for number, step in enumerate(body.get("steps") or (), start=1):
+    before = list(body.get("before") or ())
+    for number, step in enumerate([*before, *(body.get("steps") or ())], start=1 - len(before)):
         try:
             _step(world, step, checks)
+            if restarts and "budget" not in step:  # else it would go on with what the budget was too small for
+                world.restart()
         except AssertionError as error:
             raise AssertionError(f"step {number}, {step}: {error}") from error
         except ScenarioError as error:
@@ -187,6 +267,8 @@ def _step(world: World, step: Plain, checks: _Counter) -> None:
         if set(rest) == {"wait"}:
             world.now_ns += round(rest["wait"] * SECOND_NS)
             out = world.do(budget=budget)
+        elif set(rest) == {"restart"}:
+            out = world.restart()
         else:
             out = world.do(*_commands(world, rest), budget=budget)
     elif "budget" in step or expect is None:
@@ -205,15 +287,31 @@ def _commands(world: World, step: Plain) -> list[c.Command]:
     action = next(iter(step))
     maker = _ACTIONS.get(action)
     if maker is None:
-        raise ScenarioError(f"unknown action {action!r}, expected one of {', '.join(_ACTIONS)}, together, wait")
+        raise ScenarioError(
+            f"unknown action {action!r}, expected one of {', '.join(_ACTIONS)}, together, wait, restart"
+        )
     words, make = maker
     _known(step, {action, *words}, action)
+    if "uuid_of" in step:
+        step = {**step, "uuid": _uuid_of(world, step)}
+    if action == "reload":
+        _known(step["reload"], _CONFIG_KEYS, "reload")
+        world.offered = config_text(step["reload"])
     made = make(step) if action not in _TIMED else make({**step, "now_ns": world.now_ns})
     return made if isinstance(made, list) else [made]
 
 
+def _uuid_of(world: World, step: Plain) -> str:
+    """The UUID of an allocation, by its application and its key, or ``key#n``."""
+    app = world.in_partition(step.get("partition", "default")).apps.get(step.get("application", ""))
+    held = app.allocations.get(str(step["uuid_of"])) if app is not None else None
+    assert held is not None, f"there is no allocation {step['uuid_of']!r}"
+    assert held.uuid, f"{held} has no UUID"
+    return held.uuid
+
+
 # Actions that must know the time.
-_TIMED = ("ask", "allocation")
+_TIMED = ("ask", "allocation", "node")
 
 
 def quantities(value: Any) -> dict[str, int]:
@@ -260,8 +358,18 @@ def _node_item(node_id: str, action: c.NodeAction, step: Plain) -> c.NodeItem:
         _tags(step.get("attributes")),
         _optional(step.get("has")),
         _optional(step.get("occupied")),
+        _existing(node_id, step),
         partition=step.get("partition", ""),
     )
+
+
+def _existing(node_id: str, step: Plain) -> tuple[c.AskItem, ...]:
+    """What the RM says is on the node already."""
+    items: list[c.AskItem] = []
+    for part in step.get("existing", ()):
+        _known(part, {"allocation", *_ASK_WORDS, "holds", "uuid"}, "existing")
+        items += _ask_items("allocation", {**part, "node": node_id, "now_ns": step["now_ns"]})
+    return tuple(items)
 
 
 def _node(step: Plain) -> c.Command:
@@ -398,7 +506,6 @@ def _release_items(word: str, step: Plain, *, ask_only: bool = False) -> c.Comma
 
 
 def _reload(step: Plain) -> c.Command:
-    _known(step["reload"], _CONFIG_KEYS, "reload")
     config, problems = load_queue_config(config_text(step["reload"]))
     if config is None:
         raise ScenarioError(f"reload: refused before the core sees it: {'; '.join(map(str, problems))}")
@@ -406,10 +513,10 @@ def _reload(step: Plain) -> c.Command:
 
 
 _NODE_WORDS = ("has", "occupied", "attributes", "partition")
-_RELEASE_WORDS = ("application", "partition", "as", "uuid", "message")
+_RELEASE_WORDS = ("application", "partition", "as", "uuid", "uuid_of", "message")
 
 _ACTIONS: dict[str, tuple[tuple[str, ...], Callable[[Plain], c.Command | list[c.Command]]]] = {
-    "node": ((*_NODE_WORDS, "draining"), _node),
+    "node": ((*_NODE_WORDS, "draining", "existing"), _node),
     "update_node": (_NODE_WORDS, _node_action("update_node", c.NodeAction.UPDATE)),
     "drain_node": (("partition",), _node_action("drain_node", c.NodeAction.DRAIN_NODE)),
     "undrain_node": (("partition",), _node_action("undrain_node", c.NodeAction.DRAIN_TO_SCHEDULABLE)),
@@ -451,6 +558,8 @@ def message(fact: o.Fact) -> str:
             return f"new {held.app_id}/{held.unique_key} on {held.node_id}"
         case o.ReleasedAllocation():
             return _told(f"released {fact.app_id}/{fact.key} {fact.termination.name}", fact.message)
+        case o.ReleasedAsk():
+            return _told(f"dropped ask {fact.app_id}/{fact.key} {fact.termination.name}", fact.message)
         case o.RejectedAsk():
             return _told(f"rejected ask {fact.app_id}/{fact.key}", fact.reason)
         case o.AcceptedApplication():
@@ -559,6 +668,11 @@ def _released(seen: _Seen, wanted: Any) -> None:
     _same_lines("releases", [line.removeprefix("released ") for line in seen.starting("released ")], wanted)
 
 
+def _dropped(seen: _Seen, wanted: Any) -> None:
+    """Asks that the scheduler gave up."""
+    _same_lines("asks dropped", [line.removeprefix("dropped ask ") for line in seen.starting("dropped ask ")], wanted)
+
+
 def _updated(seen: _Seen, wanted: Any) -> None:
     lines = [line.removeprefix("application ") for line in seen.starting("application ")]
     _same_lines("changes of state", lines, wanted)
@@ -657,18 +771,21 @@ def _pending(seen: _Seen, wanted: Any) -> None:
             continue
         _equal(f"pending asks of {app_id}", sorted(asks), sorted(map(str, want)))
         for key, reason in want.items():
-            _reason(f"why {app_id}/{key} is pending", seen, asks[str(key)], reason)
+            ask = asks[str(key)]
+            want = dict(reason) if isinstance(reason, Mapping) else {"code": reason}
+            if "still_wanted" in want:
+                _equal(f"{app_id}/{key}: still_wanted", ask.pending, want.pop("still_wanted"))
+            _reason(f"why {app_id}/{key} is pending", seen, ask.reason, want)
 
 
-_REASON_FIGURES = ("asked", "used", "limit", "free")
+_REASON_FIGURES = ("asked", "used", "limit", "free", "promised")
 _REASON_TEXTS = ("code", "queue", "resource_type")
 
 
-def _reason(what: str, seen: _Seen, ask: Any, wanted: Any) -> None:
-    reason = ask.group.reason
+def _reason(what: str, seen: _Seen, reason: Any, wanted: Any) -> None:
     assert reason is not None, f"{what}: no reason is known"
     want = wanted if isinstance(wanted, Mapping) else {"code": wanted}
-    _known(want, {*_REASON_FIGURES, *_REASON_TEXTS, "says", "since_s", "still_wanted", *_more_of(reason)}, what)
+    _known(want, {*_REASON_FIGURES, *_REASON_TEXTS, "says", "since_s", *_more_of(reason)}, what)
     for name, value in want.items():
         if name in _REASON_FIGURES:
             figure = quantity(reason.resource_type, value) if reason.resource_type else _number(value)
@@ -677,8 +794,11 @@ def _reason(what: str, seen: _Seen, ask: Any, wanted: Any) -> None:
             _has_words(what, reason.sentence(), value)
         elif name == "since_s":
             _equal(f"{what}: {name}", (reason.since_ns - seen.world.start_ns) / SECOND_NS, value)
-        elif name == "still_wanted":
-            _equal(f"{what}: {name}", ask.pending, value)
+        elif name == "because":
+            if value == "nothing":
+                assert reason.because is None, f"{what}: expected no further reason, got {reason.because}"
+            else:
+                _reason(f"{what}: {name}", seen, reason.because, value)
         elif name == "code":
             _equal(f"{what}: {name}", reason.code.value, value)
         else:
@@ -719,6 +839,103 @@ def _applications(seen: _Seen, wanted: Any) -> None:
                 raise ScenarioError(f"{what}: expected one of state, queue, user, groups, story, counts_as_running, …")
 
 
+def _allocations(seen: _Seen, wanted: Any) -> None:
+    """Of each allocation that is named: what is said of it; others are not looked at."""
+    for app_id, items in _mapping("allocations", wanted):
+        held = seen.application(app_id).allocations
+        for key, facts in _mapping(f"allocations of {app_id}", items):
+            if facts == "gone":
+                assert key not in held, f"{app_id}/{key} is still there"
+                continue
+            assert key in held, f"there is no allocation {app_id}/{key}, only {sorted(held)}"
+            for name, value in _mapping(f"{app_id}/{key}", facts):
+                what = f"allocation {app_id}/{key}: {name}"
+                if name == "holds":
+                    _equal(what, held[key].shape.quantities, _without_zeros(quantities(value)))
+                elif name == "replaces":
+                    replaces = held[key].replaces
+                    _equal(what, "nothing" if replaces is None else replaces.key, value)
+                elif name in ("asked_s", "allocated_s", "place_asked_s"):
+                    _equal(what, (_ALLOCATION_TIMES[name](held[key]) - seen.world.start_ns) / SECOND_NS, value)
+                elif name in _ALLOCATION_PLAIN:
+                    _equal(what, getattr(held[key], _ALLOCATION_PLAIN[name]), value)
+                else:
+                    raise ScenarioError(f"{what}: unknown word")
+
+
+_ALLOCATION_PLAIN = {
+    "node": "node_id",
+    "task_group": "task_group",
+    "placeholder": "placeholder",
+    "priority": "priority",
+    "told": "told",
+}
+_ALLOCATION_TIMES: dict[str, Callable[[Any], int]] = {
+    "asked_s": lambda held: held.created_ns,
+    "allocated_s": lambda held: held.allocated_ns,
+    "place_asked_s": lambda held: held.replaces.created_ns if held.replaces is not None else -1,
+}
+
+
+def _placeholders(seen: _Seen, wanted: Any) -> None:
+    """All placeholders of an application, asks and allocations, each with its state; ``none``: there are none."""
+    for app_id, want in _mapping("placeholders", wanted):
+        expected = {} if want == "none" else {str(key): str(state) for key, state in _mapping("placeholders", want)}
+        for state in expected.values():
+            if state not in list(PlaceholderState):
+                raise ScenarioError(f"placeholders of {app_id}: there is no state {state!r}")
+        _equal(f"placeholders of {app_id}", placeholders_of(seen.application(app_id)), expected)
+
+
+def placeholders_of(app: Any) -> dict[str, str]:
+    """Key → state. Of an ask with repeats that has some already, those still asked for are under ``key+n``."""
+    found: dict[str, str] = {}
+    for key, ask in app.asks.items():
+        if ask.placeholder:
+            found[key if not ask.allocated and ask.pending == 1 else f"{key}+{ask.pending}"] = PlaceholderState.ASKED
+    for key, held in app.allocations.items():
+        if held.placeholder:
+            marks = (held.replaced_by is not None, held.timed_out, held.preempted is not None)
+            states = (PlaceholderState.LEAVING, PlaceholderState.TIMING_OUT, PlaceholderState.PREEMPTED)
+            told = [state for mark, state in zip(marks, states, strict=True) if mark]
+            assert len(told) <= 1, f"{held} was told to go for more than one reason: {told}"
+            found[key] = told[0] if told else PlaceholderState.HELD
+    return {key: str(state) for key, state in sorted(found.items())}
+
+
+_GROUP_COUNTS = ("asked", "pending", "held", "replaced", "timed_out", "lost")
+
+
+def _gangs(seen: _Seen, wanted: Any) -> None:
+    for app_id, want in _mapping("gangs", wanted):
+        gang = seen.application(app_id).gang
+        if want == "none":
+            assert gang is None, f"application {app_id} has a gang"
+            continue
+        assert gang is not None, f"application {app_id} has no gang"
+        facts = want if isinstance(want, Mapping) else {"phase": want}
+        for name, value in facts.items():
+            what = f"gang of {app_id}: {name}"
+            if name == "phase":
+                if value not in list(GangPhase):
+                    raise ScenarioError(f"{what}: there is no phase {value!r}")
+                _equal(what, gang.phase.value, value)
+            elif name == "deadline_s":
+                actual = (gang.deadline_ns - seen.world.start_ns) / SECOND_NS if gang.deadline_ns else "none"
+                _equal(what, actual, value)
+            elif name == "groups":
+                _equal(what, sorted(gang.groups), sorted(map(str, value)))
+                for group_name, counts in value.items():
+                    _known(counts, set(_GROUP_COUNTS), what)
+                    group = gang.groups[str(group_name)]
+                    actual = {count: getattr(group, count) for count in _GROUP_COUNTS if getattr(group, count)}
+                    _equal(
+                        f"{what} {group_name}", actual, {count: number for count, number in counts.items() if number}
+                    )
+            else:
+                raise ScenarioError(f"{what}: expected one of phase, deadline_s, groups")
+
+
 def _queues(seen: _Seen, wanted: Any) -> None:
     for path, want in _mapping("queues", wanted):
         queue = seen.partition.queues.get(path)
@@ -730,6 +947,10 @@ def _queues(seen: _Seen, wanted: Any) -> None:
             what = f"queue {path}: {name}"
             if name in ("allocated", "pending", "preempting"):
                 _same_vector(what, seen, getattr(queue, name), value)
+            elif name == "promised":
+                names = seen.partition.types.names
+                promised = {names[number]: amount for number, amount in queue.promised.items()}
+                _equal(what, _without_zeros(promised), _without_zeros(quantities(value)))
             elif name in ("guaranteed", "max"):
                 actual = queue.by_name(queue.guaranteed if name == "guaranteed" else queue.maximum)
                 _equal(what, actual, None if value == "unset" else quantities(value))
@@ -841,6 +1062,7 @@ _EXPECTATIONS: dict[str, Callable[[_Seen, Any], None]] = {
     "tells_among_others": _tells_among_others,
     "new": _new,
     "released": _released,
+    "dropped": _dropped,
     "updated": _updated,
     "accepted": _accepted,
     "rejected": _rejected,
@@ -850,6 +1072,9 @@ _EXPECTATIONS: dict[str, Callable[[_Seen, Any], None]] = {
     "placed": _placed,
     "pending": _pending,
     "applications": _applications,
+    "allocations": _allocations,
+    "placeholders": _placeholders,
+    "gangs": _gangs,
     "queues": _queues,
     "nodes": _nodes,
     "partition": _partition,

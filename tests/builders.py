@@ -19,6 +19,7 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import ClusterConfig
+from muster_scheduler.core.gangs import Gang
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, NewAllocation, Outcome
 from muster_scheduler.core.partition import Partition
@@ -104,15 +105,12 @@ class Cluster:
         """Ask key → reason code of an application."""
         found: dict[str, str] = {}
         for key, waiting in self.application(app_id).asks.items():
-            assert waiting.group is not None
-            assert waiting.group.reason is not None, f"{key} is pending without a reason"
-            found[key] = waiting.group.reason.code.value
+            assert waiting.reason is not None, f"{key} is pending without a reason"
+            found[key] = waiting.reason.code.value
         return found
 
     def reason(self, app_id: str, key: str) -> object:
-        group = self.application(app_id).asks[key].group
-        assert group is not None
-        return group.reason
+        return self.application(app_id).asks[key].reason
 
 
 def ask(app_id: str, key: str, *, priority: int = 0, wanted: int = 1, **quantities: int) -> AskItem:
@@ -156,6 +154,7 @@ def snapshot(core: SchedulerCore) -> dict[str, object]:
                     tuple(a.story),
                     a.deadline_ns,
                     a.usage,
+                    _gang(a.gang),
                     {k: _ask(v) for k, v in a.asks.items()},
                     {k: _allocation(v) for k, v in a.allocations.items()},
                 )
@@ -170,8 +169,27 @@ def snapshot(core: SchedulerCore) -> dict[str, object]:
 
 
 def _ask(what: Ask) -> tuple[object, ...]:
-    return (what.shape.name, what.pending, what.allocated, what.priority, what.submission, what.created_ns)
+    reserved = what.reserved.node_id if what.reserved is not None else ""
+    demand = (what.shape.name, what.priority, what.submission, what.created_ns)
+    return (*demand, what.pending, what.allocated, what.open, what.mismatched, reserved)
 
 
 def _allocation(what: Allocation) -> tuple[object, ...]:
-    return (what.shape.name, what.node_id, what.ordinal, what.uuid, what.submission, what.allocated_ns)
+    told = (what.told_ns, what.preempted, what.timed_out, what.replaced_by, what.replaces)
+    return (what.shape.name, what.node_id, what.ordinal, what.uuid, what.submission, what.allocated_ns, *told)
+
+
+def _gang(gang: Gang | None) -> object:
+    if gang is None:
+        return None
+    groups = {
+        each.name: (
+            each.shape.name,
+            (each.asked, each.pending, each.held, each.replaced, each.timed_out, each.lost),
+            [held.unique_key for held in each.free],
+        )
+        for each in gang.groups.values()
+    }
+    placed = {number: value for number, value in gang.placed.items() if value}
+    leaving = {key: sorted(keys) for key, keys in gang.replacing.items()}
+    return (gang.phase, gang.deadline_ns, gang.total and gang.total.name, groups, placed, leaving)

@@ -41,6 +41,7 @@ class Claims:
         self._idle: dict[Waitlist, None] = {}
         self._idle_version = -1
         self._unreported: dict[Waitlist, None] = {}
+        self._stuck: dict[AskGroup, None] = {}
         # Those of them that a limit held back when it was looked: until something changes.
         self._limited: dict[Waitlist, None] = {}
         self.report_ns = 0
@@ -76,9 +77,8 @@ class Claims:
         if self._idle_version != partition.version:
             self._unreported |= self._limited
             self._limited.clear()
-        if self._unreported and not self.report_ns:
-            self.report_ns = (now_ns // REPORT_NS + 1) * REPORT_NS
-            partition.deadlines.append((self.report_ns, self))
+        if self._unreported:
+            self._collect(now_ns)
         if self._idle and self._idle_version != partition.version:
             idle, self._idle = self._idle, {}
             for waitlist in idle:
@@ -89,6 +89,17 @@ class Claims:
                 else:  # the budget ran out before it was tried
                     self._idle[waitlist] = None
         self._idle_version = partition.version
+
+    def stuck(self, group: AskGroup, now_ns: int) -> None:
+        """Placeholders could make room for these asks, but they fit on no node (seed 003: that triggers scale-up)."""
+        if group.unreported:
+            self._stuck[group] = None
+            self._collect(now_ns)
+
+    def _collect(self, now_ns: int) -> None:
+        if not self.report_ns:
+            self.report_ns = (now_ns // REPORT_NS + 1) * REPORT_NS
+            self._partition.deadlines.append((self.report_ns, self))
 
     def _ask(self, waitlist: Waitlist, rights_since: Iterable[int], now_ns: int) -> None:
         """Sets the list's deadline, when there is anything that waiting may bring."""
@@ -237,7 +248,7 @@ class Claims:
         timeout_ns = self._partition.config.reservation.timeout_ns
         due_ns = ask.reserved_ns + timeout_ns
         if now_ns >= due_ns:
-            if self._partition.cycle.held_back(ask):
+            if not ask.awaits_placeholders and self._partition.cycle.held_back(ask):
                 self._partition.unreserve(ask, out, now_ns)
                 return
             due_ns = now_ns + timeout_ns
@@ -301,6 +312,11 @@ class Claims:
         """Tells the RM of the asks that only a larger cluster would help: each once (core-features §2.17)."""
         self.report_ns = 0
         no_node = self._partition.waiting.no_node
+        stuck, self._stuck = self._stuck, {}
+        for group in stuck:
+            gang = group.app.gang
+            if gang is not None and group in gang.stuck:
+                self._tell(group, out, now_ns)
         unreported, self._unreported = self._unreported, {}
         for waitlist in unreported:
             if waitlist.place is not no_node:
@@ -316,13 +332,16 @@ class Claims:
         if head is not None and self._partition.cycle.held_back(head):
             self._limited[waitlist] = None
             return
+        self._tell(group, out, now_ns)
+        del waitlist.unreported[group]
+
+    def _tell(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
         for ask in group.unreported:
             if ask.group is group and not ask.scaled_up:
                 ask.scaled_up = True
                 out.touch(ask, self._partition.name)
                 out.facts.append(TooSmallCluster(self._partition.name, ask.app.app_id, ask.key, now_ns))
         group.unreported = []
-        del waitlist.unreported[group]
 
 
 def _most_urgent(waitlist: Waitlist) -> tuple[int, int, int]:

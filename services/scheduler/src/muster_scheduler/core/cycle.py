@@ -103,7 +103,7 @@ class Cycle:
         waiting = [(ask, node) for node in gained for ask in node.reservations]
         for ask, node in sorted(waiting, key=_urgency) if len(waiting) > 1 else waiting:
             group = ask.group
-            if group is None or not fits(ask.shape.items, node.available):
+            if group is None or ask.awaits_placeholders or not fits(ask.shape.items, node.available):
                 continue
             if made < budget and not self._hold_back(ask, group, out, now_ns):
                 self.allocate(ask, group, node, out, now_ns)
@@ -134,7 +134,7 @@ class Cycle:
             # A daemon's node takes it even while it is draining, or kept free for others than daemons.
             node = self._partition.nodes.get(group.required_node)
             return node if node is not None and fits(items, node.available) else None
-        reserved = ask.reserved
+        reserved = None if ask.awaits_placeholders else ask.reserved
         if reserved is not None and reserved.schedulable and fits(items, reserved.available):
             return reserved
         return self.find_node(group.shape)
@@ -177,7 +177,7 @@ class Cycle:
         partition = self._partition
         app, demand = ask.app, ask.demand
         shape, queue = demand.shape, app.queue
-        if ask.reserved is not None:
+        if ask.reserved is not None and (node is ask.reserved or not ask.awaits_placeholders):
             partition.unreserve(ask, out, now_ns)
         ordinal = ask.allocated
         ask.allocated = ordinal + 1

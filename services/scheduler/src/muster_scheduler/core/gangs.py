@@ -502,6 +502,8 @@ class Gangs:
             if not covers(placeholder.shape, ask.shape) or (required and placeholder.node_id != required):
                 continue
             if self._takes(partition.nodes[placeholder.node_id], ask, placeholder):
+                if ask.reserved is not None and not ask.awaits_placeholders:
+                    partition.unreserve(ask, out, now_ns)  # it need not wait for room there
                 self._replace(placeholder, ask, gang, out, now_ns)
                 return True
             first = first or placeholder
@@ -509,15 +511,25 @@ class Gangs:
             if not required:
                 self._cancel(next(iter(own.free)), ask, out, now_ns)
             return not required
-        node = None if required or ask.reserved is not None else partition.cycle.find_node(ask.shape)
+        node = None if required or ask.awaits_placeholders else self._room_elsewhere(ask)
         if node is not None:
-            partition.reserve(ask, node, out, now_ns)
+            if ask.reserved is not node:
+                if ask.reserved is not None:
+                    partition.unreserve(ask, out, now_ns)
+                partition.reserve(ask, node, out, now_ns)
             self._replace(first, ask, gang, out, now_ns)
             return True
         gang.stuck[group] = None
         self._stuck[ask.app] = None
         self._take_out(group, out)
+        partition.claims.stuck(group, now_ns)
         return True
+
+    def _room_elsewhere(self, ask: Ask) -> Node | None:
+        kept = ask.reserved
+        if kept is not None and kept.schedulable and fits(ask.shape.items, kept.available):
+            return kept
+        return self._partition.cycle.find_node(ask.shape)
 
     @staticmethod
     def _takes(node: Node, ask: Ask, leaving: Allocation) -> bool:
@@ -535,10 +547,11 @@ class Gangs:
         placeholder.replaced_by = ask.key
         gang.replacing.setdefault(ask.key, {})[placeholder.unique_key] = None
         partition.told(placeholder, out, now_ns)
-        message = f"replacing allocationKey: {ask.key}"
+        message = replacing_message(ask.key)
         out.facts.append(released(partition, placeholder, Termination.PLACEHOLDER_REPLACED, message))
         if ask.open <= 0:
             partition.leave_group(ask, out)
+            partition.waiting.refresh_app(app)
         self._stir(app)
 
     def _cancel(self, placeholder: Allocation, ask: Ask, out: Outcome, now_ns: int) -> None:
@@ -559,6 +572,7 @@ class Gangs:
         ask.mismatched = True
         out.touch(ask, partition.name)
         partition.enter_group(ask)
+        partition.waiting.refresh_app(ask.app)
 
     def keep_heir(self, ask: Ask, out: Outcome) -> None:
         """An ask (new, or sent again) with the key of one for which placeholders are leaving: it must fit in them."""
@@ -603,7 +617,9 @@ class Gangs:
         gang.deadline_ns = 0
         out.touch(app, partition.name)
         failed = (
-            app.state in (AppState.NEW, AppState.ACCEPTED) and gang.phase is not GangPhase.USED and not gang.replacing
+            app.state in (AppState.NEW, AppState.ACCEPTED)
+            and gang.phase is not GangPhase.USED
+            and not any(key in app.asks for key in gang.replacing)
         )
         over = f"the placeholders' time-out of {timeout_ns(app) // 1_000_000} ms is over"
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
@@ -661,6 +677,11 @@ def timeout_ns(app: Application) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 12 and 0 < int(text) * 1_000_000_000 <= submitted_ns:
         return max(int(text) * 1_000_000_000 + whole_ns - submitted_ns, _TIMEOUT_NS_MIN)
     return whole_ns
+
+
+def replacing_message(key: str) -> str:
+    """What the RM is told when a placeholder is to go for the real ask with this key."""
+    return f"replacing allocationKey: {key}"
 
 
 def covers(placeholder: Shape, real: Shape) -> bool:

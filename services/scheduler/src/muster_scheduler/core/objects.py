@@ -381,6 +381,12 @@ class Ask(_Demanded):
         return self.pending - len(gang.replacing.get(self.demand.key, ()))
 
     @property
+    def awaits_placeholders(self) -> bool:
+        """Placeholders were told to go for it. What is reserved for it is for that then."""
+        gang = self.app.gang
+        return gang is not None and self.demand.key in gang.replacing
+
+    @property
     def reason(self) -> Reason | None:
         """Why it is pending; None: the scheduler has not come to it yet."""
         if self.group is not None:
@@ -699,6 +705,7 @@ class Waitlist:
 
     def park(self, group: AskGroup, key: tuple[Any, ...]) -> None:
         """Takes a group in."""
+        group.held = False
         self.groups.add((*key, group))
         group.parked_key = key
         group.app.parked += 1

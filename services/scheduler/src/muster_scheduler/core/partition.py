@@ -14,7 +14,7 @@ from muster_scheduler.core.commands import AppItem, AskItem, Termination
 from muster_scheduler.core.config import RECOVERY_QUEUE, NodeSortPolicy, PartitionConfig, QueueConfig, types_named
 from muster_scheduler.core.cycle import Cycle
 from muster_scheduler.core.figures import NodeFigures
-from muster_scheduler.core.gangs import LEFTOVER_MESSAGE, Gangs, released
+from muster_scheduler.core.gangs import LEFTOVER_MESSAGE, Gangs, released, replacing_message
 from muster_scheduler.core.limits import Limits
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.node_policies import Fragmentation, node_search
@@ -568,18 +568,25 @@ class Partition:
         """An allocation was told to go: it is no victim any more, and will be reminded."""
         allocation.told_ns = now_ns
         self.version += 1
-        self.deadlines.append((now_ns + REMINDER_NS, allocation))
+        self.remind_at(allocation, now_ns)
         out.touch(allocation, self.name)
 
     def remind(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """The RM has not confirmed that an allocation is gone: it may not have heard, or its answer was lost."""
-        termination = Termination.TIMEOUT
+        termination, message = Termination.TIMEOUT, REMINDER_MESSAGE
         if allocation.preempted is not None:
             termination = Termination.PREEMPTED_BY_SCHEDULER
         elif allocation.replaced_by is not None:
             termination = Termination.PLACEHOLDER_REPLACED
-        out.facts.append(released(self, allocation, termination, REMINDER_MESSAGE))
-        self.deadlines.append((now_ns + REMINDER_NS, allocation))
+            if allocation.replaced_by:
+                message = f"{replacing_message(allocation.replaced_by)} ({REMINDER_MESSAGE})"
+        out.facts.append(released(self, allocation, termination, message))
+        self.remind_at(allocation, now_ns)
+
+    def remind_at(self, allocation: Allocation, now_ns: int) -> None:
+        """At the next whole multiple after it was told: the same after a restart."""
+        reminders = max(now_ns - allocation.told_ns, 0) // REMINDER_NS + 1
+        self.deadlines.append((allocation.told_ns + reminders * REMINDER_NS, allocation))
 
     def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Removes an application with everything under it, at the RM's word."""
@@ -982,6 +989,7 @@ class Partition:
         else:
             if allocation.demand.placeholder and allocation.app is not None:
                 self.gangs.ask_more(allocation.demand, allocation.app, -1)
+                out.touch(allocation.app, self.name)
             self._tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)
 
     def _tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
@@ -1092,8 +1100,7 @@ class Partition:
                 self.deadlines.append((ask.reserved_ns + self.config.reservation.timeout_ns, ask))
             for allocation in node.allocations.values():
                 if allocation.told:
-                    reminders = max(decided_ns - allocation.told_ns, 0) // REMINDER_NS + 1
-                    self.deadlines.append((allocation.told_ns + reminders * REMINDER_NS, allocation))
+                    self.remind_at(allocation, decided_ns)
                 timeout_ms = allocation.demand.execution_timeout_ms
                 if timeout_ms > 0:
                     self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))

@@ -43,7 +43,7 @@ from muster_scheduler.core.outcome import (
 )
 from muster_scheduler.core.partition import Partition, Timed, is_awaited
 from muster_scheduler.core.resources import TooManyTypes, fits
-from muster_scheduler.core.states import REMINDER_NS, AppEvent, AppState
+from muster_scheduler.core.states import AppEvent, AppState
 
 NODE_PARTITION_ATTRIBUTE = "si/node-partition"
 FOREIGN_TAG = "foreign"
@@ -537,9 +537,12 @@ class SchedulerCore:
             allocation.uuid = item.uuid or old.uuid
             # What was told to go stays told, whatever the RM reports of it meanwhile.
             allocation.preempted, allocation.timed_out = old.preempted, old.timed_out
-            allocation.replaced_by, allocation.told_ns, allocation.replaces = old.replaced_by, old.told_ns, old.replaces
-            if allocation.told_ns:
-                partition.deadlines.append((allocation.told_ns + REMINDER_NS, allocation))
+            if allocation.demand.placeholder:  # else it is no placeholder any more, and nobody takes its place
+                allocation.replaced_by = old.replaced_by
+            allocation.replaces = old.replaces
+            if allocation.told:
+                allocation.told_ns = old.told_ns
+                partition.remind_at(allocation, now_ns)
         if app is not None and not allocation.uuid:
             allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
         if app is not None and item.key in app.asks:

@@ -18,6 +18,7 @@ from operator import attrgetter
 
 from msgspec import Struct, field
 
+from muster_scheduler.core.gangs import TaskGroup
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.properties import PreemptionPolicy, QueuePolicy
@@ -149,6 +150,19 @@ class ApplicationHeadDao(_Shape, kw_only=True):
     finished_time: int = 0
 
 
+class PlaceholderDao(_Shape, kw_only=True):
+    """The placeholders of one task group of an application.
+
+    ``count``: how many were asked for in all; ``minResource``: of each.
+    """
+
+    task_group_name: str = ""
+    count: int = 0
+    min_resource: Quantities = {}
+    replaced: int = 0
+    timed_out: int = field(default=0, name="timedout")
+
+
 class ApplicationTailDao(_Shape, kw_only=True):
     """An application, from behind its asks and allocations."""
 
@@ -157,6 +171,7 @@ class ApplicationTailDao(_Shape, kw_only=True):
     groups: list[str] = []
     rejected_message: str = ""
     state_log: list[StateDao] = []
+    placeholder_data: list[PlaceholderDao] = []
     has_reserved: bool = False
     reservations: list[str] = []
     max_request_priority: int = 0
@@ -187,6 +202,12 @@ class ReasonDao(_Shape, kw_only=True):
     reserved: int = 0
     lacking: list[LackingDao] = []
     preemption: str = ""
+    promised: int = 0
+    task_group_name: str = ""
+    placed: int = 0
+    members: int = 0
+    placeholder: str = ""
+    because: ReasonDao | None = None
     message: str
     since: int = 0
 
@@ -372,8 +393,11 @@ def _template(queue: Queue) -> TemplateDao | None:
     )
 
 
-def queue_tail(partition: Partition, queue: Queue, priority: int) -> QueueTailDao:
-    """A queue from behind its children. ``priority``: see :func:`current_priority`."""
+def queue_tail(partition: Partition, queue: Queue, priority: int, forming: list[str]) -> QueueTailDao:
+    """A queue from behind its children.
+
+    :param priority: see :func:`current_priority`; ``forming``: see :func:`forming_applications`.
+    """
     policy = queue.policy
     # Of a parent, and of a dynamic queue, these have no effect: they are shown as the real core does.
     delay_ns = (policy if queue.leaf else QueuePolicy()).preemption_delay_ns
@@ -382,8 +406,9 @@ def queue_tail(partition: Partition, queue: Queue, priority: int) -> QueueTailDa
         child_names=[child.path for child in queue.children.values()],
         abs_used_capacity=percent(partition.types.quantities(queue.allocated), _maximum(partition, queue)),
         max_running_apps=queue.max_applications,
-        running_apps=queue.running_applications,
+        running_apps=queue.running_applications - len(forming),
         current_priority=priority,
+        allocating_accepted_apps=forming,
         sorting_policy="fifo" if queue.leaf and not queue.fair_apps else "fair",
         priority_sorting=queue.priority_first,
         preemption_enabled=policy.preemption is not PreemptionPolicy.DISABLED,
@@ -409,6 +434,13 @@ def headroom(partition: Partition, queue: Queue) -> Quantities:
             left = value - level.allocated[number]
             least[number] = min(least.get(number, left), left)
     return {names[number]: saturated(value) for number, value in least.items()}
+
+
+def forming_applications(queue: Queue) -> list[str]:
+    """The applications in a queue and below that count as running though only their placeholders do."""
+    if queue.leaf:
+        return [app.app_id for app in queue.applications.values() if app.counted and app.state is AppState.ACCEPTED]
+    return [app_id for child in queue.children.values() for app_id in forming_applications(child)]
 
 
 def current_priority(queue: Queue) -> int:
@@ -464,11 +496,23 @@ def application_tail(app: Application) -> ApplicationTailDao:
         groups=list(app.groups_of_user),
         rejected_message=app.rejected_message,
         state_log=[StateDao(time=at_ns, application_state=str(state)) for at_ns, state in app.story],
+        placeholder_data=[placeholders(group) for group in app.gang.groups.values()] if app.gang is not None else [],
         has_reserved=bool(reservations),
         reservations=reservations,
         max_request_priority=max_priority(app),
         start_time=app.started_ns // 1_000_000 if app.started_ns else NEVER_MS,
         resource_history=app.usage,
+    )
+
+
+def placeholders(group: TaskGroup) -> PlaceholderDao:
+    """One task group."""
+    return PlaceholderDao(
+        task_group_name=group.name,
+        count=group.asked,
+        min_resource=group.shape.quantities,
+        replaced=group.replaced,
+        timed_out=group.timed_out,
     )
 
 
@@ -492,7 +536,7 @@ def is_completed(app: Application) -> bool:
 
 def ask(wanted: Ask) -> AskDao:
     """An ask."""
-    reason = wanted.group.reason if wanted.group is not None else None
+    reason = wanted.reason
     found = AskDao(
         allocation_key=wanted.key,
         allocation_tags=wanted.tags,
@@ -532,23 +576,33 @@ def reason_of(reason: Reason) -> ReasonDao:
         reserved=reason.reserved,
         lacking=[LackingDao(resource_type=name, nodes=count) for name, count in reason.lacking],
         preemption=reason.preemption.value if reason.preemption is not None else "",
+        promised=saturated(reason.promised),
+        task_group_name=reason.task_group,
+        placed=reason.placed,
+        members=reason.members,
+        placeholder=reason.placeholder,
+        because=reason_of(reason.because) if reason.because is not None else None,
         message=reason.sentence(),
         since=reason.since_ns,
     )
 
 
 def allocation(held: Allocation) -> AllocationDao:
-    """An allocation."""
+    """An allocation. One that took a placeholder's place was asked for when that was."""
+    replaces = held.replaces
+    asked_ns = held.created_ns if replaces is None else replaces.created_ns
     return AllocationDao(
         allocation_key=held.key,
         allocation_tags=held.tags,
-        request_time=held.created_ns,
+        request_time=asked_ns,
         allocation_time=held.created_ns,
+        allocation_delay=held.created_ns - asked_ns,
         resource=held.shape.quantities,
         priority=str(held.priority),
         node_id=held.node_id,
         application_id=held.app_id,
         placeholder=held.placeholder,
+        placeholder_used=replaces is not None,
         task_group_name=held.task_group,
         preempted=held.preempted is not None,
         originator=held.originator,

@@ -18,8 +18,15 @@ from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao, explain_preemption
-from muster_scheduler.view.explain_dao import ApplicationDao, KeptNodeDao, PendingDao, PreemptedDao, SummaryDao
+from muster_scheduler.view import dao, explain_gang, explain_preemption
+from muster_scheduler.view.explain_dao import (
+    ApplicationDao,
+    KeptNodeDao,
+    PendingDao,
+    PreemptedDao,
+    SummaryDao,
+    WaitingDao,
+)
 from muster_scheduler.view.explain_preemption import Victims
 from muster_scheduler.view.render import Pieces, small
 
@@ -35,8 +42,7 @@ def reason_of(wanted: Ask, *, stopped: bool) -> Reason:
     for queue in wanted.app.queue.ancestry:
         if queue.state is QueueState.STOPPED:
             return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=wanted.created_ns)
-    recorded = wanted.group.reason if wanted.group is not None else None
-    return recorded or Reason(ReasonCode.WAITING_FOR_TURN, since_ns=wanted.created_ns)
+    return wanted.reason or Reason(ReasonCode.WAITING_FOR_TURN, since_ns=wanted.created_ns)
 
 
 class Explainer:
@@ -67,26 +73,19 @@ class Explainer:
             count=wanted.pending,
             priority=wanted.priority,
             resource=wanted.shape.quantities,
-            reason=reason.code.value,
-            resource_type=reason.resource_type,
-            asked=saturated(reason.asked),
-            used=saturated(reason.used),
-            limit=saturated(reason.limit),
-            free=saturated(reason.free),
-            limit_queue=reason.queue,
-            who=reason.who,
-            node=reason.node,
-            nodes=reason.nodes,
-            reserved_nodes=reason.reserved,
-            lacking=[dao.LackingDao(resource_type=name, nodes=count) for name, count in reason.lacking],
-            since=reason.since_ns,
+            placeholder=wanted.placeholder,
+            task_group=wanted.task_group,
+            gang=explain_gang.awaited(reason),
             reservation=KeptNodeDao(node=kept.node_id, since=wanted.reserved_ns) if kept is not None else None,
             preemption=preemption,
             scaled_up=wanted.scaled_up,
             message=" ".join(text for text in said if text),
+            **explain_gang.figures(reason),
         )
 
     def _sentence(self, reason: Reason, no: str) -> str:
+        if reason.code in explain_gang.MADE_WHEN_ASKED:
+            return reason.sentence()
         found = self._sentences.get((id(reason), no))
         if found is None:
             self._kept.append(reason)
@@ -157,14 +156,15 @@ def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> Pendi
 
 
 def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
-    """An application: why it may not run, what it waits for, which of its allocations must go.
+    """An application: why it may not run, what it waits for, which of its allocations must go, how far its gang is.
 
-    ``{ApplicationDao …, "asks": [PendingDao …], "preempted": [PreemptedDao …]}``
+    ``{ApplicationDao …, "asks": [PendingDao …], "preempted": [PreemptedDao …], "replacements": [ReplacementDao …]}``
     """
     stopped = state.info.life == "STOPPED"
     counts: Counter[str] = Counter()
     for wanted in app.asks.values():
         counts[reason_of(wanted, stopped=stopped).code.value] += wanted.pending
+    gang = explain_gang.of_application(partition, app)
     head = ApplicationDao(
         partition=partition.name,
         application_id=app.app_id,
@@ -176,22 +176,15 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
         allocations=len(app.allocations),
         pending=counts.total(),
         counts=dict(counts),
-        waiting=None
-        if app.reason is None
-        else {
-            "reason": app.reason.code.value,
-            "queue": app.reason.queue,
-            "who": app.reason.who,
-            "used": app.reason.used,
-            "limit": app.reason.limit,
-            "since": app.reason.since_ns,
-        },
-        message=_application_sentence(app, counts.total()),
+        waiting=_waiting(app.reason) if app.reason is not None else None,
+        gang=gang,
+        message=_application_sentence(app, counts.total(), gang.message if gang is not None else ""),
     )
     explainer = _explainer(state, partition, now_ns)
     lists: list[tuple[bytes, Pieces]] = [
         (b"asks", small((each for each in list(app.asks.values()) if not each.gone), explainer.ask)),
         (b"preempted", small(explain_preemption.of_application(app), _storyteller(partition))),
+        (b"replacements", small(explain_gang.replacements(app), explain_gang.replacement)),
     ]
     yield go_json(head)[:-1]
     for name, pieces in lists:
@@ -201,12 +194,28 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
     yield b"}\n"
 
 
-def _application_sentence(app: Application, pending: int) -> str:
+def _waiting(reason: Reason) -> WaitingDao:
+    return WaitingDao(
+        reason=reason.code.value,
+        queue=reason.queue,
+        who=reason.who,
+        resource_type=reason.resource_type,
+        asked=saturated(reason.asked),
+        used=saturated(reason.used),
+        limit=saturated(reason.limit),
+        promised=saturated(reason.promised),
+        since=reason.since_ns,
+    )
+
+
+def _application_sentence(app: Application, pending: int, gang: str) -> str:
+    said = [f"It is {app.state.lower()}."]
     has = f"It has {len(app.allocations)} allocation{'s' * (len(app.allocations) != 1)}"
-    if not pending:
-        return f"It is {app.state.lower()}. {has}, and wants no more."
-    wants = f"{has}, and wants {pending} more."
-    return f"It is {app.state.lower()}. {wants}" + (f" {app.reason.sentence()}" if app.reason is not None else "")
+    said.append(f"{has}, and wants {f'{pending} more' if pending else 'no more'}.")
+    said.append(gang)
+    if pending and app.reason is not None:
+        said.append(app.reason.sentence())
+    return " ".join(text for text in said if text)
 
 
 # ---- who must go -----------------------------------------------------------------------------------------------------

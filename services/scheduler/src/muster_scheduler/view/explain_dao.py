@@ -42,11 +42,49 @@ class KeptNodeDao(_Whole, kw_only=True):
     since: int
 
 
-class PendingDao(_Whole, kw_only=True):
-    """A pending ask with its reason, flat: the fields of :class:`muster_scheduler.core.reasons.Reason`.
+class WhyDao(_Whole, kw_only=True):
+    """A reason alone: the fields of :class:`muster_scheduler.core.reasons.Reason`.
 
-    ``count``: allocations that are still wanted. ``limitQueue``: whose limit it is. ``reservedNodes``: how many nodes
-    would do, but are kept free for others.
+    ``limitQueue``: whose limit it is. ``reservedNodes``: how many nodes would do, but are kept free for others.
+    ``promised``: what gangs that have started will still take there.
+    """
+
+    reason: str
+    resource_type: str
+    asked: int
+    used: int
+    limit: int
+    free: int
+    promised: int
+    limit_queue: str
+    who: str
+    node: str
+    nodes: int
+    reserved_nodes: int
+    lacking: list[LackingDao]
+    since: int
+    message: str
+
+
+class AwaitedDao(_Whole, kw_only=True):
+    """What of its gang an ask waits for.
+
+    ``taskGroup``: the part that is not complete: ``placed`` of its ``members`` placeholders are. ``because``: why the
+    rest is not; null: not known. ``placeholder``: of those that are to make room for the ask, the first.
+    """
+
+    task_group: str
+    placed: int
+    members: int
+    placeholder: str
+    because: WhyDao | None
+
+
+class PendingDao(_Whole, kw_only=True):
+    """A pending ask with its reason, flat: the fields of :class:`WhyDao` are those of its reason.
+
+    ``count``: allocations that are still wanted. ``placeholder``, ``taskGroup``: its own. ``gang``: what of its gang it
+    waits for; null: it waits for something else.
     """
 
     partition: str
@@ -56,12 +94,15 @@ class PendingDao(_Whole, kw_only=True):
     count: int
     priority: int
     resource: Quantities
+    placeholder: bool
+    task_group: str
     reason: str
     resource_type: str
     asked: int
     used: int
     limit: int
     free: int
+    promised: int
     limit_queue: str
     who: str
     node: str
@@ -69,6 +110,7 @@ class PendingDao(_Whole, kw_only=True):
     reserved_nodes: int
     lacking: list[LackingDao]
     since: int
+    gang: AwaitedDao | None
     reservation: KeptNodeDao | None
     preemption: AskPreemptionDao
     scaled_up: bool
@@ -99,8 +141,77 @@ class PreemptedDao(_Whole, kw_only=True):
     message: str
 
 
+class TaskGroupDao(_Whole, kw_only=True):
+    """The placeholders of one name: ``asked = pending + held + replaced + timedOut + lost``.
+
+    ``resource``: of each. ``leaving``: those held that were told to go. ``because``: why some are pending; null: none
+    is, or it is not known yet.
+    """
+
+    task_group: str
+    resource: Quantities
+    asked: int
+    pending: int
+    held: int
+    leaving: int
+    replaced: int
+    timed_out: int
+    lost: int
+    because: WhyDao | None
+
+
+class GangDao(_Whole, kw_only=True):
+    """How far an application's gang is.
+
+    ``start``: ``whole`` or ``incremental``. ``asked``: what its placeholders take in all, as announced, of which
+    ``placed`` is on nodes and ``promised`` is kept for the rest. ``deadline``: when the time of unused placeholders is
+    up; 0: their clock does not run. ``timeout``: how long that clock runs, from the first placeholder on.
+    """
+
+    phase: str
+    style: str
+    start: str
+    asked: Quantities
+    placed: Quantities
+    promised: Quantities
+    timeout: int
+    deadline: int
+    task_groups: list[TaskGroupDao]
+    message: str
+
+
+class ReplacementDao(_Whole, kw_only=True):
+    """A real allocation that took a placeholder's place, or an ask that is about to.
+
+    ``state``: DONE, or LEAVING while the RM has not confirmed that the placeholder is gone. ``node``: of the
+    allocation, or of the placeholder that is leaving. ``since``: when it was allocated, or the placeholder told to go.
+    """
+
+    allocation_key: str
+    placeholder: str
+    task_group: str
+    node: str
+    state: str
+    since: int
+    message: str
+
+
+class WaitingDao(_Whole, kw_only=True):
+    """Why an application as a whole may not run."""
+
+    reason: str
+    queue: str
+    who: str
+    resource_type: str
+    asked: int
+    used: int
+    limit: int
+    promised: int
+    since: int
+
+
 class ApplicationDao(_Whole, kw_only=True):
-    """An application, up to its asks. ``waiting``: why it may not run at all; null: it may."""
+    """An application, up to its asks. ``waiting``: why it may not run at all; null: it may. ``gang``: null: none."""
 
     partition: str
     application_id: str = field(name="applicationID")
@@ -112,7 +223,8 @@ class ApplicationDao(_Whole, kw_only=True):
     allocations: int
     pending: int
     counts: dict[str, int]
-    waiting: dict[str, str | int] | None
+    waiting: WaitingDao | None
+    gang: GangDao | None
     message: str
 
 
@@ -132,7 +244,9 @@ class QueueDao(_Whole, kw_only=True):
 
     ``share``: its fair share. ``guarantees``: its own, and those above it up to the fence. ``preemptionFence``: asks
     from in here preempt nothing outside of that queue. ``protectedBy``: the queue whose word it is that nothing in here
-    is preempted; "": nobody's. ``quotaAt``: when what is above its max is cut back.
+    is preempted; "": nobody's. ``quotaAt``: when what is above its max is cut back. ``formingApplications``: those
+    whose placeholders count against ``maxApplications`` though nothing else of them runs. ``promised``: what gangs that
+    have started will still take in here.
     """
 
     partition: str
@@ -144,11 +258,13 @@ class QueueDao(_Whole, kw_only=True):
     allocated: Quantities
     preempting: Quantities
     pending: Quantities
+    promised: Quantities
     maximum: Quantities
     headroom: Quantities
     guarantees: list[GuaranteeDao]
     applications: int
     running_applications: int
+    forming_applications: int
     max_applications: int
     preemption_fence: str
     protected_by: str

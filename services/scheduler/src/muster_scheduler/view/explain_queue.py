@@ -10,7 +10,7 @@ from muster_scheduler.core.preemption_victims import POLICY
 from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
-from muster_scheduler.view import dao
+from muster_scheduler.view import dao, explain_gang
 from muster_scheduler.view.explain import reason_of
 from muster_scheduler.view.explain_dao import GuaranteeDao, QueueDao
 from muster_scheduler.view.explain_preemption import fence_of
@@ -22,6 +22,7 @@ def explained(partition: Partition, queue: Queue, *, stopped: bool) -> QueueDao:
     guarantees = _guarantees(queue)
     fence, protected_by = fence_of(queue), _protected_by(queue)
     headroom = dao.headroom(partition, queue)
+    forming = len(dao.forming_applications(queue))
     policy = queue.policy
     found = QueueDao(
         partition=partition.name,
@@ -33,11 +34,13 @@ def explained(partition: Partition, queue: Queue, *, stopped: bool) -> QueueDao:
         allocated=quantities(queue.allocated),
         preempting=quantities(queue.preempting),
         pending=quantities(queue.pending),
+        promised=explain_gang.promised_in(partition, queue),
         maximum=queue.by_name(queue.maximum) or {},
         headroom=headroom,
         guarantees=guarantees,
         applications=_applications(queue),
-        running_applications=queue.running_applications,
+        running_applications=queue.running_applications - forming,
+        forming_applications=forming,
         max_applications=queue.max_applications,
         preemption_fence=fence.path,
         protected_by=protected_by,
@@ -116,6 +119,8 @@ def _asks(queue: Queue, *, stopped: bool) -> Counter[str]:
             head = group.head()
             if head is not None:  # those of a group share one reason
                 counts[reason_of(head, stopped=stopped).code.value] += group.asks
+        for wanted in explain_gang.waiting_for_placeholders(app):
+            counts[reason_of(wanted, stopped=stopped).code.value] += 1
     return counts
 
 
@@ -158,9 +163,10 @@ def _maximum(found: QueueDao) -> str:
 
 
 def _applications_max(found: QueueDao) -> str:
-    if found.max_applications and found.running_applications >= found.max_applications:
-        return f"It runs as many applications as it may, {found.max_applications}."
-    return ""
+    if not found.max_applications or found.running_applications + found.forming_applications < found.max_applications:
+        return ""
+    forming = f" ({found.forming_applications} of them by their placeholders)" if found.forming_applications else ""
+    return f"It runs as many applications as it may, {found.max_applications}{forming}."
 
 
 def _preemption(found: QueueDao) -> str:

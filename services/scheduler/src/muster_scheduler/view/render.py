@@ -81,25 +81,33 @@ def application(partition: Partition, shown: Application) -> Pieces:
     return _with_lists(head, lists, tail)
 
 
-def queue(partition: Partition, shown: Queue, *, tree: bool, shown_partition: str = "") -> Generator[bytes, None, int]:
-    """A queue; with ``tree`` all queues below it, too. Returns its current priority, which its parent's is made of."""
+def queue(
+    partition: Partition, shown: Queue, *, tree: bool, shown_partition: str = ""
+) -> Generator[bytes, None, tuple[int, list[str]]]:
+    """A queue; with ``tree`` all queues below it, too.
+
+    Returns what its parent's is made of: its current priority, and the applications whose gangs form.
+    """
     head = go_json(dao.queue_head(partition, shown, shown_partition))
     if shown.leaf or not tree:
-        priority = dao.current_priority(shown)
-        yield b"%b,%b" % (head[:-1], go_json(dao.queue_tail(partition, shown, priority))[1:])
-        return priority
+        priority, forming = dao.current_priority(shown), dao.forming_applications(shown)
+        yield b"%b,%b" % (head[:-1], go_json(dao.queue_tail(partition, shown, priority, forming))[1:])
+        return priority, forming
     separator, highest = head[:-1] + b',"children":[', dao.INT32_MIN
+    forming = []
     for child in list(shown.children.values()):
         if child.gone:
             continue
         yield separator
-        highest = max(highest, (yield from queue(partition, child, tree=True)))
+        priority, below = yield from queue(partition, child, tree=True)
+        highest = max(highest, priority)
+        forming += below
         separator = b","
     priority = dao.lent_priority(shown, highest)
-    tail = go_json(dao.queue_tail(partition, shown, priority))
+    tail = go_json(dao.queue_tail(partition, shown, priority, forming))
     # Nothing written: there are no children, or all went while others were rendered.
     yield b"%b,%b" % (b"]" if separator == b"," else head[:-1], tail[1:])
-    return priority
+    return priority, forming
 
 
 def _with_lists(head: bytes, lists: Iterable[tuple[str, list[Any], Callable[[Any], Any]]], tail: bytes) -> Pieces:

@@ -1,0 +1,203 @@
+"""How far a gang is, what of it an ask waits for, and who took whose place (seed 003, docs/explain.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster_scheduler.core.gangs import HARD, Gang, TaskGroup, timeout_ns
+from muster_scheduler.core.objects import Allocation, Application, Ask, Queue
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.resources import saturated
+from muster_scheduler.core.states import GangPhase
+from muster_scheduler.view.dao import LackingDao, Quantities
+from muster_scheduler.view.explain_dao import AwaitedDao, GangDao, ReplacementDao, TaskGroupDao, WhyDao
+
+# Reasons that nobody records: they follow from where the gang is, and are made anew for each who asks.
+MADE_WHEN_ASKED = frozenset({ReasonCode.GANG_FORMING, ReasonCode.PLACEHOLDER_LEAVING, ReasonCode.PLACEHOLDER_STUCK})
+
+_PHASES = {
+    GangPhase.WAITING: "Its gang waits to start.",
+    GangPhase.FORMING: "Its gang forms.",
+    GangPhase.FORMED: "Its gang is formed.",
+    GangPhase.USED: "Its gang is in use.",
+    GangPhase.OVER: "The time of its placeholders was up before anything real was allocated.",
+}
+
+
+# ---- of an ask -------------------------------------------------------------------------------------------------------
+
+
+def figures(reason: Reason) -> dict[str, Any]:
+    """A reason's own fields, as in :class:`WhyDao`; without ``message``."""
+    return {
+        "reason": reason.code.value,
+        "resource_type": reason.resource_type,
+        "asked": saturated(reason.asked),
+        "used": saturated(reason.used),
+        "limit": saturated(reason.limit),
+        "free": saturated(reason.free),
+        "promised": saturated(reason.promised),
+        "limit_queue": reason.queue,
+        "who": reason.who,
+        "node": reason.node,
+        "nodes": reason.nodes,
+        "reserved_nodes": reason.reserved,
+        "lacking": [LackingDao(resource_type=name, nodes=count) for name, count in reason.lacking],
+        "since": reason.since_ns,
+    }
+
+
+def why(reason: Reason) -> WhyDao:
+    """A reason alone."""
+    return WhyDao(**figures(reason), message=reason.sentence())
+
+
+def awaited(reason: Reason) -> AwaitedDao | None:
+    """What of its gang an ask waits for that has this reason; None: it waits for something else."""
+    if reason.code not in MADE_WHEN_ASKED:
+        return None
+    return AwaitedDao(
+        task_group=reason.task_group,
+        placed=reason.placed,
+        members=reason.members,
+        placeholder=reason.placeholder,
+        because=why(reason.because) if reason.because is not None else None,
+    )
+
+
+# ---- of an application -----------------------------------------------------------------------------------------------
+
+
+def of_application(partition: Partition, app: Application) -> GangDao | None:
+    """The application's gang: O(its groups of asks); None: it has none."""
+    gang = app.gang
+    if gang is None:
+        return None
+    names = partition.types.names
+    groups = [_task_group(app, group) for group in gang.groups.values()]
+    return GangDao(
+        phase=gang.phase.value,
+        style="Hard" if app.gang_style.lower() == HARD else "Soft",
+        start="whole" if gang.whole else "incremental",
+        asked=dict(gang.total.quantities) if gang.total is not None else {},
+        placed={names[number]: saturated(value) for number, value in sorted(gang.placed.items()) if value},
+        promised={names[number]: saturated(value) for number, value in promised(gang).items()},
+        timeout=timeout_ns(app),
+        deadline=gang.deadline_ns,
+        task_groups=groups,
+        message=_sentence(gang, groups),
+    )
+
+
+def _task_group(app: Application, group: TaskGroup) -> TaskGroupDao:
+    because = _because(app, group.name) if group.pending else None
+    return TaskGroupDao(
+        task_group=group.name,
+        resource=group.shape.quantities,
+        asked=group.asked,
+        pending=group.pending,
+        held=group.held,
+        leaving=group.held - len(group.free),
+        replaced=group.replaced,
+        timed_out=group.timed_out,
+        lost=group.lost,
+        because=why(because) if because is not None else None,
+    )
+
+
+def _because(app: Application, task_group: str) -> Reason | None:
+    """Why placeholders of a task group are pending, as far as it is known."""
+    for group in app.groups.values():
+        if group.placeholder and group.task_group == task_group and group.asks:
+            reason = group.reason
+            if reason is not None:
+                return reason
+    return None
+
+
+def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
+    parts = []
+    for one, several, count in (
+        ("is pending", "are pending", sum(group.pending for group in groups)),
+        ("holds room", "hold room", sum(group.held - group.leaving for group in groups)),
+        ("was told to go", "were told to go", sum(group.leaving for group in groups)),
+        ("was replaced", "were replaced", sum(group.replaced for group in groups)),
+        ("timed out", "timed out", sum(group.timed_out for group in groups)),
+        ("was lost", "were lost", sum(group.lost for group in groups)),
+    ):
+        if count:
+            parts.append(f"{count} {one if count == 1 else several}")
+    asked = sum(group.asked for group in groups)
+    said = _PHASES[gang.phase]
+    if not asked:
+        return f"{said} No placeholder was asked for."
+    return f"{said} Of {asked} placeholder{'s' if asked > 1 else ''} {', '.join(parts)}."
+
+
+def replacements(app: Application) -> Iterator[tuple[Allocation, str]]:
+    """Who took whose place, and who is about to: (real allocation, "") or (placeholder that leaves, ask's key)."""
+    for held in list(app.allocations.values()):
+        if held.gone:
+            continue
+        if held.replaces is not None:
+            yield held, ""
+        elif held.replaced_by:
+            yield held, held.replaced_by
+
+
+def replacement(of: tuple[Allocation, str]) -> ReplacementDao:
+    """One of them."""
+    held, for_key = of
+    placeholder = held.replaces.key if held.replaces is not None else held.key
+    key = for_key or held.key
+    leaving = f"Placeholder {placeholder} on node {held.node_id} was told to make room for {key}."
+    return ReplacementDao(
+        allocation_key=key,
+        placeholder=placeholder,
+        task_group=held.task_group,
+        node=held.node_id,
+        state="LEAVING" if for_key else "DONE",
+        since=held.told_ns if for_key else held.allocated_ns,
+        message=leaving if for_key else f"{key} took the place of placeholder {placeholder}, on node {held.node_id}.",
+    )
+
+
+# ---- of a queue ------------------------------------------------------------------------------------------------------
+
+
+def promised(gang: Gang) -> dict[int, int]:
+    """By type number, what a gang that has started as a whole will still take.
+
+    (The scheduler keeps the same in its ledgers, for its decisions; it is not in the records.)
+    """
+    if gang.phase is not GangPhase.FORMING or not gang.whole or gang.total is None:
+        return {}
+    rest = {number: value - gang.placed.get(number, 0) for number, value in gang.total.items}
+    return {number: value for number, value in rest.items() if value > 0}
+
+
+def promised_in(partition: Partition, queue: Queue) -> Quantities:
+    """The sum of that over the applications in a queue and below."""
+    total: dict[int, int] = {}
+    for app in _applications(queue):
+        for number, value in promised(app.gang).items() if app.gang is not None else ():
+            total[number] = total.get(number, 0) + value
+    return {partition.types.names[number]: saturated(value) for number, value in sorted(total.items())}
+
+
+def waiting_for_placeholders(app: Application) -> Iterator[Ask]:
+    """The asks that are in no group, because placeholders are leaving for all that they want."""
+    for key in list(app.gang.replacing) if app.gang is not None else ():
+        wanted = app.asks.get(key)
+        if wanted is not None and wanted.group is None and wanted.pending:
+            yield wanted
+
+
+def _applications(queue: Queue) -> Iterator[Application]:
+    if queue.leaf:
+        yield from queue.applications.values()
+        return
+    for child in queue.children.values():
+        yield from _applications(child)

@@ -192,7 +192,7 @@ class Run:
     def _restart(self) -> None:
         core = self.folded(random.Random(len(self.steps)))
         self._tally_restart()
-        must(published(core) == self.topic, "fold", _difference(published(core), self.topic))
+        must(published(core) == self.topic, "fold", difference(published(core), self.topic))
         core.activate(self.now_ns, self._decided_ns)
         if self._check_invariants:
             invariants.check(core)
@@ -215,11 +215,11 @@ class Run:
         """What must be true in the end: folded, followed and lived, the state is the same."""
         self.auditor.compare(self.records, self.now_ns)
         core = self.folded(random.Random(0))
-        must(published(core) == self.topic, "fold", _difference(published(core), self.topic))
+        must(published(core) == self.topic, "fold", difference(published(core), self.topic))
         followed = self._follower.rms[RM].core
-        must(published(followed) == self.topic, "follow", _difference(published(followed), self.topic))
-        must(sums(core) == sums(self.core), "fold", _difference(sums(core), sums(self.core)))
-        must(sums(followed) == sums(self.core), "follow", _difference(sums(followed), sums(self.core)))
+        must(published(followed) == self.topic, "follow", difference(published(followed), self.topic))
+        must(sums(core) == sums(self.core), "fold", difference(sums(core), sums(self.core)))
+        must(sums(followed) == sums(self.core), "follow", difference(sums(followed), sums(self.core)))
 
 
 def published(core: SchedulerCore) -> dict[bytes, bytes]:
@@ -266,7 +266,7 @@ def _named(vector: list[int], names: list[str]) -> dict[str, int]:
     return {name: value for name, value in zip(names, vector, strict=True) if value}
 
 
-def _difference(left: dict[Any, Any], right: dict[Any, Any]) -> str:
+def difference(left: dict[Any, Any], right: dict[Any, Any]) -> str:
     keys = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     return "; ".join(f"{key!r}: {_shown(key, left.get(key))} and {_shown(key, right.get(key))}" for key in keys[:3])
 

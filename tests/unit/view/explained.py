@@ -11,10 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from builders import nodes
 from muster_scheduler.core import preemption
-from muster_scheduler.core.commands import AppItem, UpdateAllocations, UpdateApplications
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+)
 from muster_scheduler.core.config import PreemptionConfig
 from muster_scheduler.core.objects import PreemptionRule
+from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
 from muster_scheduler.core.states import QueueEvent
 from muster_scheduler.follower import RmInfo, RmState
@@ -163,6 +172,67 @@ def required_node_full() -> Explained:
     return Explained(arena)
 
 
+def gang(arena: Arena, app: str, total: int, *, style: str = "", timeout_ms: int = 0) -> None:
+    """An application of ann's whose placeholders take so many vcores (in thousandths) in all."""
+    asked = {"vcore": total}
+    arena.do(UpdateApplications((AppItem(app, "root.a", "default", "ann", ("dev",), {}, timeout_ms, asked, style),)))
+
+
+def member(
+    arena: Arena, app: str, key: str, vcore: int, *, real: bool = False, group: str = "workers", node: str = ""
+) -> Outcome:
+    """One placeholder of a gang, or one real ask that may take its place."""
+    asked = AskItem(key, app, "default", {"vcore": vcore}, task_group=group, placeholder=not real, node_id=node)
+    return arena.do(UpdateAllocations([asked]))
+
+
+def confirm(arena: Arena, app: str, key: str, termination: Termination = Termination.PLACEHOLDER_REPLACED) -> Outcome:
+    """The RM confirms that a placeholder is gone."""
+    return arena.release(app, key, termination)
+
+
+def gang_room() -> Explained:
+    """One gang has started and will take 2 more vcores; for another of 4 there is no room beside it."""
+    arena = one_queue("{name: a, resources: {max: {vcore: 8}}}")
+    arena.want("app", "runs", vcore=1_000)
+    gang(arena, "first", 4_000)
+    member(arena, "first", "first-0", 2_000)
+    gang(arena, "second", 4_000)
+    member(arena, "second", "ask", 2_000)
+    return Explained(arena, app="second")
+
+
+def gang_forming() -> Explained:
+    """Two of three placeholders are placed; the third fits on no node."""
+    arena = one_queue()
+    gang(arena, "spark", 9_000)
+    for number in range(3):
+        member(arena, "spark", f"placeholder-{number}", 3_000)
+    member(arena, "spark", "ask", 3_000, real=True)
+    return Explained(arena, app="spark")
+
+
+def placeholder_leaving() -> Explained:
+    arena = one_queue()
+    gang(arena, "spark", 4_000)
+    for number in range(2):
+        member(arena, "spark", f"placeholder-{number}", 2_000)
+    arena.wait(5)
+    member(arena, "spark", "ask", 2_000, real=True)
+    return Explained(arena, app="spark")
+
+
+def placeholder_stuck() -> Explained:
+    """The placeholder's node is draining; what is left of the other one is too little."""
+    arena = one_queue()
+    gang(arena, "spark", 4_000)
+    member(arena, "spark", "placeholder-0", 4_000)
+    arena.node("n2", vcore=3_000)
+    arena.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
+    member(arena, "spark", "ask", 4_000, real=True)
+    return Explained(arena, app="spark")
+
+
 def queue_stopped() -> Explained:
     arena = one_queue()
     arena.want("app", "runs", vcore=8_000)
@@ -192,6 +262,10 @@ REASONS: dict[ReasonCode, Callable[[], Explained]] = {
     ReasonCode.REQUIRED_NODE_UNKNOWN: required_node_unknown,
     ReasonCode.REQUIRED_NODE_FULL: required_node_full,
     ReasonCode.RESERVED_FOR_OTHERS: reserved_for_others,
+    ReasonCode.GANG_ROOM: gang_room,
+    ReasonCode.GANG_FORMING: gang_forming,
+    ReasonCode.PLACEHOLDER_LEAVING: placeholder_leaving,
+    ReasonCode.PLACEHOLDER_STUCK: placeholder_stuck,
     ReasonCode.QUEUE_STOPPED: queue_stopped,
     ReasonCode.RM_STOPPED: rm_stopped,
 }
@@ -332,3 +406,32 @@ def a_queue() -> dict[str, Any]:
     """The queue of that ask."""
     partition = asked(poor_and_rich()).cluster.partition
     return decoded(explain_queue.explained(partition, partition.queues["root.a"], stopped=False))
+
+
+def a_gang() -> dict[str, Any]:
+    """One of its placeholders was replaced, one is being replaced, one holds room, and one was taken back."""
+    arena = one_queue()
+    gang(arena, "spark", 8_000, style="Hard", timeout_ms=600_000)
+    for number in range(4):
+        member(arena, "spark", f"placeholder-{number}", 2_000)
+    arena.wait(5)
+    for number in range(2):
+        member(arena, "spark", f"worker-{number}", 1_500, real=True)
+    arena.wait(2)
+    confirm(arena, "spark", "placeholder-0")
+    confirm(arena, "spark", "placeholder-3", Termination.STOPPED_BY_RM)
+    return application(arena, "spark")
+
+
+def application(arena: Arena, app: str) -> dict[str, Any]:
+    """What is said of an application."""
+    state = RmState(RmInfo("rm", life="RUNNING"), arena.core)
+    pieces = explain.application(state, arena.partition, arena.application(app), arena.now_ns)
+    found: dict[str, Any] = json.loads(b"".join(pieces))
+    return found
+
+
+def of_a_gang() -> dict[str, Any]:
+    """What is said of that gang, beside what is said of every application."""
+    found = a_gang()
+    return {name: found[name] for name in ("message", "gang", "replacements")}

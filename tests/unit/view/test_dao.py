@@ -135,7 +135,7 @@ def test_preemption_can_be_disabled_and_bad_values_mean_the_default() -> None:
         " preemption.delay: soon, priority.offset: '99999999999', quota.preemption.delay: -5s}}]}"
     )
     partition = Cluster(queues).partition
-    tail = dao.queue_tail(partition, partition.queues["root.a"], dao.INT32_MIN)
+    tail = dao.queue_tail(partition, partition.queues["root.a"], dao.INT32_MIN, [])
     assert not tail.preemption_enabled
     assert (tail.preemption_delay, tail.quota_preemption_delay, tail.priority_offset) == ("30s", "0s", 0)
 

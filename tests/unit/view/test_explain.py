@@ -69,9 +69,10 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
     limited, waiting = explained["pending"]
     assert limited == {
         "partition": "default", "applicationID": "x", "allocationKey": "k2", "queue": "root.a", "count": 4,
-        "priority": 0, "resource": {"vcore": 2_000}, "reason": "QUEUE_MAX", "resourceType": "vcore", "asked": 2_000,
-        "used": 3_000, "limit": 4_000, "free": 0, "limitQueue": "root.a", "who": "", "node": "", "nodes": 0,
-        "reservedNodes": 0, "lacking": [], "since": since, "reservation": None,
+        "priority": 0, "resource": {"vcore": 2_000}, "placeholder": False, "taskGroup": "", "reason": "QUEUE_MAX",
+        "resourceType": "vcore", "asked": 2_000, "used": 3_000, "limit": 4_000, "free": 0, "promised": 0,
+        "limitQueue": "root.a", "who": "", "node": "", "nodes": 0, "reservedNodes": 0, "lacking": [], "since": since,
+        "gang": None, "reservation": None,
         "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "victims": []}, "scaledUp": False,
         "message": "Queue root.a uses 3000 of its max of 4000 vcore; 2000 more would go over.",
     }  # fmt: skip
@@ -138,15 +139,16 @@ async def test_an_application(bench: Bench) -> None:
     since = rm.cluster.now_ns
     await bench.write(rm)
     runs, waits = await get(bench, f"{E}/application/x"), await get(bench, f"{E}/application/y")
-    assert {name: runs[name] for name in runs if name not in ("asks", "preempted")} == {
+    assert {name: runs[name] for name in runs if name not in ("asks", "preempted", "replacements")} == {
         "partition": "default", "applicationID": "x", "queue": "root.a", "state": "Running", "since": since,
         "user": "alice", "group": "", "allocations": 1, "pending": 1, "counts": {"LARGER_THAN_ANY_NODE": 1},
-        "waiting": None, "message": "It is running. It has 1 allocation, and wants 1 more.",
+        "waiting": None, "gang": None, "message": "It is running. It has 1 allocation, and wants 1 more.",
     }  # fmt: skip
     assert [each["allocationKey"] for each in runs["asks"]] == ["wide"]
-    assert runs["preempted"] == []
+    assert (runs["preempted"], runs["replacements"]) == ([], [])
     assert waits["waiting"] == {
-        "reason": "QUEUE_MAX_APPLICATIONS", "queue": "root.a", "who": "", "used": 1, "limit": 1, "since": since,
+        "reason": "QUEUE_MAX_APPLICATIONS", "queue": "root.a", "who": "", "resourceType": "", "asked": 0, "used": 1,
+        "limit": 1, "promised": 0, "since": since,
     }  # fmt: skip
     assert waits["message"] == (
         "It is accepted. It has 0 allocations, and wants 1 more. Queue root.a runs 1 applications and may run 1."
@@ -162,12 +164,14 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     poor, fenced = await get(bench, f"{E}/queue/root.a"), await get(bench, f"{E}/queue/root.B")
     assert poor == {
         "partition": "default", "queue": "root.a", "state": "Active", "leaf": True, "managed": True, "share": 0.0,
-        "allocated": {}, "preempting": {}, "pending": {"vcore": 3}, "maximum": {}, "headroom": {"vcore": 0},
+        "allocated": {}, "preempting": {}, "pending": {"vcore": 3}, "promised": {}, "maximum": {},
+        "headroom": {"vcore": 0},
         "guarantees": [
             {"queue": "root.a", "resourceType": "vcore", "guaranteed": 4, "used": 0, "preempting": 0, "missing": 4}
         ],
-        "applications": 1, "runningApplications": 0, "maxApplications": 0, "preemptionFence": "root",
-        "protectedBy": "", "preemptionDelay": 1_000_000_000, "preemptsByPriority": True, "priorityFence": False,
+        "applications": 1, "runningApplications": 0, "formingApplications": 0, "maxApplications": 0,
+        "preemptionFence": "root", "protectedBy": "", "preemptionDelay": 1_000_000_000, "preemptsByPriority": True,
+        "priorityFence": False,
         "priorityOffset": 0, "currentPriority": 5, "quotaAt": 0, "asks": {"NO_NODE_HAS_ROOM": 1},
         "message": "It is under its guarantee by 4 vcore. No vcore is left in its headroom. "
         "1 ask waits in it.",

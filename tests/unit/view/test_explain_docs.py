@@ -27,10 +27,11 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     **{no.value: lambda make=make: make().json() for no, make in explained.NOES.items()},  # type: ignore[misc]
     **{rule.value: make for rule, make in explained.RULES.items()},
     "An ask with victims": explained.with_victims,
+    "In the middle of replacements": explained.of_a_gang,
     "A queue": explained.a_queue,
 }
 # Shown with every field; of the others only what says something.
-WHOLE = {"An ask with victims", "A queue", "GUARANTEE"}
+WHOLE = {"An ask with victims", "In the middle of replacements", "A queue", "GUARANTEE"}
 _HEADING = re.compile(r"### `?([^`]+?)`?")
 
 
@@ -116,9 +117,15 @@ def test_the_document_says_what_is_said(heading: str) -> None:
     "shape",
     [
         explain_dao.PendingDao,
+        explain_dao.AwaitedDao,
+        explain_dao.WhyDao,
         explain_dao.AskPreemptionDao,
         explain_dao.PreemptedDao,
         explain_dao.ApplicationDao,
+        explain_dao.WaitingDao,
+        explain_dao.GangDao,
+        explain_dao.TaskGroupDao,
+        explain_dao.ReplacementDao,
         explain_dao.QueueDao,
         explain_dao.GuaranteeDao,
     ],
@@ -128,7 +135,7 @@ def test_every_field_has_a_row(shape: type[msgspec.Struct]) -> None:
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     rows = {name for cell in cells for name in re.findall(r"`([A-Za-z]+)`", cell)}
     own = {field.encode_name for field in msgspec.structs.fields(shape)}
-    beside = {"asks", "preempted"} if shape is explain_dao.ApplicationDao else set()
+    beside = {"asks", "preempted", "replacements"} if shape is explain_dao.ApplicationDao else set()
     assert rows == own | beside
 
 

@@ -20,6 +20,7 @@ from muster_scheduler.core.preemption_cover import (
     Budget,
     Class,
     Entry,
+    WholeGang,
     age_of,
     could_cover,
     cover,
@@ -27,7 +28,7 @@ from muster_scheduler.core.preemption_cover import (
     rank_of,
     relief_of,
 )
-from muster_scheduler.core.preemption_victims import Known, known, may_go
+from muster_scheduler.core.preemption_victims import Known, goes_whole, known, may_go
 from muster_scheduler.core.reasons import PreemptionNo
 from muster_scheduler.core.resources import Shape, add, subtract
 
@@ -83,13 +84,23 @@ def search_required_node(partition: Partition, ask: Ask, node: Node, now_ns: int
     branch = Branch(ask.app.queue, PreemptionRule.REQUIRED_NODE, ask.priority)
     opted_out = partition.config.preemption.opted_out_last
     entries = []
+    gangs: dict[Application, None] = {}
     for allocation in node.allocations.values():
         demand = allocation.demand
+        if allocation.app is not None and goes_whole(allocation):
+            gangs[allocation.app] = None
+            continue
         if not may_go(allocation) or demand.priority > ask.priority or not (demand.allow_preempt_self or opted_out):
             continue
         gains = _gains(allocation, numbers, ())
         if any(gains):
             entries.append(Entry(allocation, branch, rank_of(allocation), gains, relief_of(gains, needs)))
+    for app in gangs:
+        gang = looked_up.gang(app)
+        if gang is not None and gang.rank[2] <= ask.priority:
+            gains = _gains_of_gang(gang, app, node, numbers, ())
+            if any(gains):
+                entries.append(Entry(gang.oldest, branch, gang.rank, gains, relief_of(gains, needs), gang))
     if not entries:
         return PreemptionNo.NO_VICTIMS
     entries.sort(key=lambda entry: _required_node_order(entry, node))
@@ -150,8 +161,13 @@ class _Search:
         # 1. What no victim can help.
         if not ask.app.counted and any(_is_full(ledger) for ledger in ask.app.ledgers):
             return PreemptionNo.LIMIT
+        gang = ask.app.gang
+        if gang is not None and gang.waits_for_room and self._partition.gangs.lacking_room(ask.app) is not None:
+            return PreemptionNo.LIMIT
         node = self._node_with_room()
-        if node is not None and not self._over:
+        if not self._over and (
+            node is not None or self._known.underway.comes_free(ask, self._partition.nodes)  # no need to take more
+        ):
             return PreemptionNo.NOT_NEEDED
         # 2. Asks that are alike were told already?
         alike = self._alike()
@@ -311,10 +327,16 @@ class _Search:
         entries = []
         ledgers = tuple(self._over)
         alike = self._alike_on_nodes.setdefault((*short, *needs), {})
+        gangs: dict[Application, Branch] = {}
         for allocation in node.allocations.values():
             app = allocation.app
             branch = self._branches.get(app.queue) if app is not None else None
-            if branch is None or not self._is_victim(allocation, branch):
+            if branch is None or app is None:
+                continue
+            if branch.whole_gangs and goes_whole(allocation):
+                gangs[app] = branch
+                continue
+            if not self._is_victim(allocation, branch):
                 continue
             shape = allocation.demand.shape
             key = (shape, branch, app if ledgers else None)
@@ -324,11 +346,18 @@ class _Search:
                 alike[key] = seen = (gains, relief_of(gains, needs) if branch.allows(shape.items) else 0.0)
             if seen[1]:
                 entries.append(Entry(allocation, branch, rank_of(allocation), *seen))
+        for app, branch in gangs.items():
+            gang = self._may_take(app, branch)
+            if gang is not None:
+                gains = _gains_of_gang(gang, app, node, short, ledgers)
+                relief = relief_of(gains, needs)
+                if relief:
+                    entries.append(Entry(gang.oldest, branch, gang.rank, gains, relief, gang))
         padded = self._padded.get(len(short))
         if padded is None:
             none = (0,) * len(short)
             self._padded[len(short)] = padded = [entry.moved(none + entry.gains) for entry in self._elsewhere]
-        entries += [entry for entry in padded if entry.allocation.node_id != node.node_id]
+        entries += [entry for entry in padded if not entry.is_on(node)]
         entries.sort(key=_order)
         return entries
 
@@ -340,14 +369,23 @@ class _Search:
             return False
         return allocation.demand.allow_preempt_self or self._partition.config.preemption.opted_out_last
 
+    def _may_take(self, app: Application, branch: Branch) -> WholeGang | None:
+        """The application's gang, where all of it may be a victim."""
+        gang, most = self._known.gang(app), branch.priority_max
+        if gang is None or (most is not None and gang.rank[2] > most):
+            return None
+        if branch.rule is PreemptionRule.PRIORITY and app is self._ask.app:
+            return None
+        return gang if branch.allows(gang.items) else None
+
     def _relieving(self, branches: list[Branch]) -> list[Entry]:
         """Those whose going brings the limits down that stand against the ask, in order."""
         ledgers, needs = tuple(self._over), list(self._over.values())
         found: list[Entry] = []
         for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
             best = heapq.nsmallest(ELSEWHERE_MAX - len(found), self._relieving_of(branches, rank, ledgers, needs))
-            for relief, *_, allocation, branch, gains in best:
-                found.append(Entry(allocation, branch, rank, gains, -relief))
+            for relief, *_, allocation, branch, gains, gang in best:
+                found.append(Entry(allocation, branch, rank, gains, -relief, gang))
             if len(found) >= ELSEWHERE_MAX:
                 break
         return found
@@ -355,13 +393,19 @@ class _Search:
     def _relieving_of(
         self, branches: list[Branch], rank: Class, ledgers: tuple[tuple[Ledger, int], ...], needs: list[int]
     ) -> Iterator[tuple[Any, ...]]:
-        """Those of one class: (relief with the sign turned, age, allocation, branch, gains)."""
+        """Those of one class: (relief with the sign turned, age, allocation, branch, gains, gang)."""
         for branch in branches:
             alike: dict[tuple[Application, Shape], tuple[tuple[int, ...], float]] = {}
+            gangs: dict[Application, None] = {}
             for held in self._known.victims(branch.leaf).get(rank, {}).values():
                 for allocation in held:
                     app = allocation.app
-                    if app is None or not self._is_victim(allocation, branch):
+                    if app is None:
+                        continue
+                    if branch.whole_gangs and goes_whole(allocation):
+                        gangs[app] = None
+                        continue
+                    if not self._is_victim(allocation, branch):
                         continue
                     shape = allocation.demand.shape
                     seen = alike.get((app, shape))
@@ -369,14 +413,22 @@ class _Search:
                         gains = _gains(allocation, (), ledgers) if branch.allows(shape.items) else ()
                         alike[app, shape] = seen = (gains, -relief_of(gains, needs) if gains else 0.0)
                     if seen[1]:
-                        yield (seen[1], *age_of(allocation), allocation, branch, seen[0])
+                        yield (seen[1], *age_of(allocation), allocation, branch, seen[0], None)
+            for app in gangs:
+                gang = self._may_take(app, branch)
+                if gang is not None:
+                    gains = _gains_of_gang(gang, app, None, (), ledgers)
+                    relief = relief_of(gains, needs)
+                    if relief:
+                        yield (-relief, *age_of(gang.oldest), gang.oldest, branch, gains, gang)
 
     def _cost(self, node: Node, victims: list[Entry]) -> tuple[Any, ...]:
+        losses = [entry.losses for entry in victims]
         return (
-            sum(entry.rank[0] for entry in victims),
-            sum(entry.rank[1] for entry in victims),
+            sum(opted_out for opted_out, _, _ in losses),
+            sum(originators for _, originators, _ in losses),
             max(entry.rank[2] for entry in victims),
-            len(victims),
+            sum(count for _, _, count in losses),
             node is not self._ask.reserved,
             -min(entry.allocation.created_ns for entry in victims),
             node.node_id,
@@ -442,22 +494,39 @@ def _gains(allocation: Allocation, numbers: Iterable[int], limits: tuple[tuple[L
     """What would come free of these types on its node, and of those below these limits."""
     items = dict(allocation.shape.items)
     gains = [items.get(number, 0) for number in numbers]
-    if limits:
-        ledgers = allocation.app.ledgers if allocation.app is not None else ()
-        gains += [items.get(number, 0) if ledger in ledgers else 0 for ledger, number in limits]
+    if limits and allocation.app is not None:
+        gains += _below_limits(items, allocation.app, limits)
     return tuple(gains)
+
+
+def _gains_of_gang(
+    gang: WholeGang,
+    app: Application,
+    node: Node | None,
+    numbers: Iterable[int],
+    limits: tuple[tuple[Ledger, int], ...],
+) -> tuple[int, ...]:
+    """The same of a gang that goes as a whole: of these types on one node, and below limits all that it holds."""
+    there = gang.on_nodes.get(node.node_id, {}) if node is not None else {}
+    gains = [there.get(number, 0) for number in numbers]
+    if limits:
+        gains += _below_limits(dict(gang.items), app, limits)
+    return tuple(gains)
+
+
+def _below_limits(items: dict[int, int], app: Application, limits: tuple[tuple[Ledger, int], ...]) -> list[int]:
+    return [items.get(number, 0) if ledger in app.ledgers else 0 for ledger, number in limits]
 
 
 def _required_node_order(entry: Entry, node: Node) -> tuple[Any, ...]:
     allocation = entry.allocation
-    opted_out, originator, priority = entry.rank
-    size = max(
-        value / node.capacity[number] if node.capacity[number] else 1.0 for number, value in allocation.shape.items
-    )
+    opted_out, originator, priority, together = entry.rank
+    size = max(value / node.capacity[number] if node.capacity[number] else 1.0 for number, value in entry.items)
     return (
         originator,
         opted_out,
         priority,
+        together,
         -allocation.created_ns,
         size,
         *age_of(allocation),
@@ -469,18 +538,19 @@ def _required_node_order(entry: Entry, node: Node) -> tuple[Any, ...]:
 
 def _plan(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
     asker = ask.app.queue
-    going = [entry.allocation for entry in entries]
+    going = [(member, entry.branch.rule) for entry in entries for member in entry.members]
+    freed = [member for member, _ in going]
     after: dict[Queue, float] = {}
-    for entry in entries:
-        leaf = entry.allocation.app.queue if entry.allocation.app is not None else asker
+    for member in freed:
+        leaf = member.app.queue if member.app is not None else asker
         if leaf not in after:
-            after[leaf] = share_of(leaf, _without(leaf, going, ask if leaf is asker else None))
-    asker_after = share_of(asker, _without(asker, going, ask))
+            after[leaf] = share_of(leaf, _without(leaf, freed, ask if leaf is asker else None))
+    asker_after = share_of(asker, _without(asker, freed, ask))
     victims = []
-    for entry in entries:
-        leaf = entry.allocation.app.queue if entry.allocation.app is not None else asker
+    for member, rule in going:
+        leaf = member.app.queue if member.app is not None else asker
         why = Preempted(
-            entry.branch.rule,
+            rule,
             ask.app.app_id,
             ask.key,
             asker.path,
@@ -490,7 +560,7 @@ def _plan(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
             queue_share(asker),
             asker_after,
         )
-        victims.append(Victim(entry.allocation, why))
+        victims.append(Victim(member, why))
     return Plan(node, tuple(victims))
 
 

@@ -12,11 +12,12 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster_scheduler.core.objects import Allocation, PreemptionRule, Queue
+from muster_scheduler.core.objects import Allocation, Node, PreemptionRule, Queue
 from muster_scheduler.core.resources import Shape
 
-# Opted out of preemption, originator, priority: the order in which allocations are chosen as victims.
-Class = tuple[bool, bool, int]
+# Opted out of preemption, originator, priority, how many go together (see `size_class`): the order in which victims are
+# chosen.
+Class = tuple[bool, bool, int, int]
 Items = tuple[tuple[int, int], ...]
 
 
@@ -52,12 +53,17 @@ class Branch:
 
     :ivar priority_max: theirs at most; None: any.
     :ivar guards: those of the leaf and of its ancestors that the ask's queue does not share.
+    :ivar whole_gangs: of its gangs all members go, or none.
     """
 
     leaf: Queue
     rule: PreemptionRule
     priority_max: int | None
     guards: tuple[Guard, ...] = ()
+    whole_gangs: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.whole_gangs = self.leaf.policy.gangs_preempted_whole
 
     def allows(self, items: Items) -> bool:
         """Whether so much may go from the leaf."""
@@ -67,23 +73,85 @@ class Branch:
         return True
 
 
-class Entry:
-    """An allocation that may be a victim.
+class WholeGang:
+    """The members of a gang that go together (``gang.preemption: whole``).
 
+    :ivar members: in the order in which they are told.
+    :ivar oldest: the member by which its age counts.
+    :ivar rank: its class: that of the dearest member, in each respect.
+    :ivar losses: how many opted out, how many are originators, how many there are.
+    :ivar items: what they hold together.
+    :ivar on_nodes: by node, what they hold there, by type number.
+    """
+
+    __slots__ = ("items", "losses", "members", "oldest", "on_nodes", "rank")
+
+    def __init__(self, members: tuple[Allocation, ...]) -> None:
+        self.members = members
+        self.oldest = max(members, key=age_of)
+        opted_out = sum(not member.allow_preempt_self for member in members)
+        originators = sum(member.originator for member in members)
+        self.losses = (opted_out, originators, len(members))
+        priority = max(member.priority for member in members)
+        self.rank: Class = (opted_out > 0, originators > 0, priority, size_class(len(members)))
+        together: dict[int, int] = {}
+        self.on_nodes: dict[str, dict[int, int]] = {}
+        for member in members:
+            there = self.on_nodes.setdefault(member.node_id, {})
+            for number, value in member.shape.items:
+                together[number] = together.get(number, 0) + value
+                there[number] = there.get(number, 0) + value
+        self.items: Items = tuple(sorted(together.items()))
+
+
+def size_class(count: int) -> int:
+    """0 for one, 1 for two, 2 up to four, 3 up to eight: as many classes as nodes can be looked through for."""
+    return (count - 1).bit_length()
+
+
+class Entry:
+    """An allocation that may be a victim, or a gang that goes as a whole.
+
+    :ivar allocation: of a gang, its oldest member.
+    :ivar items: what goes, wherever it is.
     :ivar gains: what each need would be lowered by.
     :ivar order: its place: class, then what helps most, then the youngest.
     """
 
-    __slots__ = ("allocation", "branch", "gains", "order", "rank")
+    __slots__ = ("allocation", "branch", "gains", "gang", "items", "order", "rank")
 
     def __init__(
-        self, allocation: Allocation, branch: Branch, rank: Class, gains: tuple[int, ...], relief: float
+        self,
+        allocation: Allocation,
+        branch: Branch,
+        rank: Class,
+        gains: tuple[int, ...],
+        relief: float,
+        gang: WholeGang | None = None,
     ) -> None:
         self.allocation = allocation
         self.branch = branch
         self.rank = rank
         self.gains = gains
+        self.gang = gang
+        self.items: Items = allocation.demand.shape.items if gang is None else gang.items
         self.order: tuple[Any, ...] = (rank, -relief, *age_of(allocation))
+
+    @property
+    def members(self) -> tuple[Allocation, ...]:
+        """All that go with it."""
+        return (self.allocation,) if self.gang is None else self.gang.members
+
+    @property
+    def losses(self) -> tuple[int, int, int]:
+        """How many of them opted out, how many are originators, how many there are."""
+        return (self.rank[0], self.rank[1], 1) if self.gang is None else self.gang.losses
+
+    def is_on(self, node: Node) -> bool:
+        """Whether any of them is on the node."""
+        if self.gang is None:
+            return self.allocation.node_id == node.node_id
+        return node.node_id in self.gang.on_nodes
 
     def moved(self, gains: tuple[int, ...]) -> Entry:
         """The same among more needs, to which it gives nothing."""
@@ -114,9 +182,9 @@ class Budget:
 
 
 def rank_of(allocation: Allocation) -> Class:
-    """The class of an allocation."""
+    """The class of an allocation that goes alone."""
     demand = allocation.demand
-    return (not demand.allow_preempt_self, demand.originator, demand.priority)
+    return (not demand.allow_preempt_self, demand.originator, demand.priority, 0)
 
 
 def relief_of(gains: tuple[int, ...], needs: list[int]) -> float:
@@ -175,7 +243,7 @@ def _choose(entries: list[Entry], needs: list[int], own: Budget, budget: Budget)
     rest = _sums_from(entries, len(needs))
     left = list(needs)
     taken: list[int] = []
-    barred: dict[tuple[Branch, Shape, tuple[int, ...]], int] = {}
+    barred: dict[tuple[Branch, Shape | Items, tuple[int, ...]], int] = {}
     place = 0
     while any(need > 0 for need in left):
         if not own.spend(1) or not budget.spend(1):
@@ -187,7 +255,7 @@ def _choose(entries: list[Entry], needs: list[int], own: Budget, budget: Budget)
             entry = entries[place]
             helps = any(need > 0 and gain > 0 for need, gain in zip(left, entry.gains, strict=True))
             free = barred.get(_kind(entry), len(taken) + 1) > len(taken)
-            if helps and free and entry.branch.allows(entry.allocation.shape.items):
+            if helps and free and entry.branch.allows(entry.items):
                 _take(entry, left, 1)
                 taken.append(place)
             place += 1
@@ -217,7 +285,7 @@ def _trim(chosen: list[Entry], needs: list[int]) -> list[Entry]:
         else:
             kept.append(entry)
         for guard in entry.branch.guards:
-            guard.take(entry.allocation.shape.items, -1)
+            guard.take(entry.items, -1)
     kept.reverse()
     return kept
 
@@ -226,12 +294,12 @@ def _take(entry: Entry, left: list[int], sign: int) -> None:
     for place, gain in enumerate(entry.gains):
         left[place] -= sign * gain
     for guard in entry.branch.guards:
-        guard.take(entry.allocation.shape.items, sign)
+        guard.take(entry.items, sign)
 
 
-def _kind(entry: Entry) -> tuple[Branch, Shape, tuple[int, ...]]:
+def _kind(entry: Entry) -> tuple[Branch, Shape | Items, tuple[int, ...]]:
     """Entries of one kind may stand for each other."""
-    return (entry.branch, entry.allocation.shape, entry.gains)
+    return (entry.branch, entry.allocation.demand.shape if entry.gang is None else entry.items, entry.gains)
 
 
 def _sums_from(entries: list[Entry], count: int) -> list[list[int]]:

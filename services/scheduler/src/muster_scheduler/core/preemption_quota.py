@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from muster_scheduler.core.objects import Allocation, Queue
-from muster_scheduler.core.preemption_cover import age_of
-from muster_scheduler.core.preemption_victims import may_go
+from muster_scheduler.core.preemption_cover import Class, Items, age_of, rank_of
+from muster_scheduler.core.preemption_victims import goes_whole, may_go, whole_gang
 
 HOUR_NS = 3600 * 1_000_000_000
 # By type number.
@@ -33,6 +34,18 @@ def choose(queue: Queue, *, opted_out: bool) -> list[Allocation]:
     cut = _Cut(opted_out=opted_out)
     cut.down(queue, excess(queue))
     return list(cut.chosen)
+
+
+class _Candidate(NamedTuple):
+    """An allocation that may go, or a gang that goes as a whole, with all that it holds.
+
+    :ivar oldest: of a gang, the member by which its age counts.
+    """
+
+    members: tuple[Allocation, ...]
+    oldest: Allocation
+    rank: Class
+    items: Items
 
 
 class _Cut:
@@ -82,19 +95,15 @@ class _Cut:
 
     def _cut_leaf(self, leaf: Queue, left: Amount) -> None:
         candidates = [
-            allocation
-            for app in leaf.applications.values()
-            for allocation in app.allocations.values()
-            if may_go(allocation)
-            and (self._opted_out or allocation.demand.allow_preempt_self)
-            and allocation not in self.chosen
-            and any(left.get(number, 0) > 0 for number, _ in allocation.shape.items)
+            candidate
+            for candidate in self._candidates(leaf)
+            if candidate.oldest not in self.chosen and any(left.get(number, 0) > 0 for number, _ in candidate.items)
         ]
-        candidates.sort(key=lambda allocation: _order(allocation, leaf, left))
-        for allocation in candidates:
-            items = allocation.shape.items
+        candidates.sort(key=lambda candidate: _order(candidate, leaf, left))
+        for candidate in candidates:
+            items = candidate.items
             if any(number in left for number, _ in items) and all(left.get(n, value) >= value for n, value in items):
-                self.chosen[allocation] = None
+                self.chosen.update(dict.fromkeys(candidate.members))
                 for number, value in items:
                     if number in left:
                         left[number] -= value
@@ -102,24 +111,38 @@ class _Cut:
                         freed = self._freed.setdefault(queue, {})
                         freed[number] = freed.get(number, 0) + value
 
+    def _candidates(self, leaf: Queue) -> Iterator[_Candidate]:
+        whole = leaf.policy.gangs_preempted_whole
+        for app in leaf.applications.values():
+            gang = whole_gang(app, opted_out=self._opted_out) if whole else None
+            if gang is not None:
+                yield _Candidate(gang.members, gang.oldest, gang.rank, gang.items)
+            for held in app.allocations.values():
+                if whole and goes_whole(held):
+                    continue
+                if may_go(held) and (self._opted_out or held.demand.allow_preempt_self):
+                    yield _Candidate((held,), held, rank_of(held), held.shape.items)
+
 
 def _above_guaranteed(queue: Queue, number: int) -> int:
     least = (queue.guaranteed or {}).get(number, 0)
     return queue.allocated[number] - queue.preempting[number] - least
 
 
-def _order(allocation: Allocation, leaf: Queue, left: Amount) -> tuple[Any, ...]:
-    """Plain ones, then originators, then opted-out ones; whose types are the ones that are over; low priority; the
-    youngest (by the hour) and smallest."""
-    demand, items = allocation.demand, allocation.shape.items
+def _order(candidate: _Candidate, leaf: Queue, left: Amount) -> tuple[Any, ...]:
+    """Plain ones, then originators, then opted-out ones; whose types are the ones that are over; low priority; alone
+    before gangs; the youngest (by the hour) and smallest."""
+    items = candidate.items
+    opted_out, originator, priority, together = candidate.rank
     match = sum(1 for number, _ in items if left.get(number, 0) > 0) / len(items)
     share = max(value / leaf.fair_max[number] if leaf.fair_max[number] else 1.0 for number, value in items)
     return (
-        not demand.allow_preempt_self,
-        demand.originator,
+        opted_out,
+        originator,
         -match,
-        demand.priority,
-        -(allocation.created_ns // HOUR_NS),
+        priority,
+        together,
+        -(candidate.oldest.created_ns // HOUR_NS),
         share,
-        *age_of(allocation),
+        *age_of(candidate.oldest),
     )

@@ -19,8 +19,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from muster_scheduler.core.objects import Allocation, Application, Ask, Ledger, Node, PreemptionRule, Queue
-from muster_scheduler.core.preemption_cover import Branch, Class, Guard, Items, rank_of
+from muster_scheduler.core.objects import (
+    Allocation,
+    Application,
+    Ask,
+    Ledger,
+    Node,
+    PreemptionRule,
+    Queue,
+    in_order,
+)
+from muster_scheduler.core.preemption_cover import Branch, Class, Guard, Items, WholeGang, rank_of
 from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.reasons import PreemptionNo
 from muster_scheduler.core.resources import Shape, add
@@ -36,6 +45,39 @@ ByClass = dict[Class, dict[str, list[Allocation]]]
 def may_go(allocation: Allocation) -> bool:
     """Whether the allocation can be told to go at all: it was not told yet, and has not one node to run on only."""
     return not allocation.told and not allocation.demand.required_node
+
+
+def goes_whole(allocation: Allocation) -> bool:
+    """Whether the allocation goes with its whole gang only: it is a member, and its queue says so.
+
+    Members are the placeholders, and what runs in their task groups; what has no task group is on its own.
+    """
+    app = allocation.app
+    return (
+        app is not None
+        and app.gang is not None
+        and bool(allocation.demand.task_group)
+        and app.queue.policy.gangs_preempted_whole
+    )
+
+
+def whole_gang(app: Application, *, opted_out: bool) -> WholeGang | None:
+    """The members of an application's gang that are there and were not told to go; None: they may not go as a whole.
+
+    A gang goes as a whole when each of its members may. While a placeholder is leaving for a real ask it does not:
+    that ask would come when all others go.
+
+    :param opted_out: those that opted out may go, too.
+    """
+    gang = app.gang
+    if gang is None or any(key in app.asks for key in gang.replacing):
+        return None
+    members = [held for held in app.allocations.values() if held.demand.task_group and not held.told]
+    if not members:
+        return None
+    if not all(may_go(held) and (opted_out or held.demand.allow_preempt_self) for held in members):
+        return None
+    return WholeGang(tuple(in_order(members)))
 
 
 def is_protected(leaf: Queue) -> bool:
@@ -57,11 +99,13 @@ class Underway:
 
     :ivar asks: for which victims were chosen; they come to where room is kept for them.
     :ivar going: by node, those told to go.
+    :ivar gangs: by node, what comes free there with gangs that were told to go as a whole, by type number.
     """
 
     def __init__(self, partition: Partition) -> None:
         self.asks: dict[Ask, None] = {}
         self.going: dict[str, list[Allocation]] = {}
+        self.gangs: dict[str, dict[int, int]] = {}
         self._moves: dict[Ledger, dict[int, int]] = {}
         for allocation in _told_to_go(partition.root):
             why = allocation.preempted
@@ -73,6 +117,10 @@ class Underway:
         assert allocation.app is not None, f"{allocation} is foreign"
         self.going.setdefault(allocation.node_id, []).append(allocation)
         self._move(allocation.app, allocation.shape, -1)
+        if goes_whole(allocation):
+            there = self.gangs.setdefault(allocation.node_id, {})
+            for number, value in allocation.shape.items:
+                there[number] = there.get(number, 0) + value
         if ask is not None and ask.preempts and ask not in self.asks:
             self.asks[ask] = None
             self._move(ask.app, ask.shape, 1)
@@ -105,6 +153,19 @@ class Underway:
                     room[number] -= value
         return room
 
+    def comes_free(self, ask: Ask, nodes: dict[str, Node]) -> bool:
+        """Whether a gang that was told to go leaves room for the ask somewhere.
+
+        For whom it goes takes the node that is kept for that ask; the others, where the rest of it was, are for all.
+        """
+        for node_id, there in self.gangs.items():
+            node = nodes.get(node_id)
+            if node is not None and node.schedulable and not node.reservations:
+                available = node.available
+                if all(value <= available[number] + there.get(number, 0) for number, value in ask.shape.items):
+                    return True
+        return False
+
 
 def _told_to_go(queue: Queue) -> Iterator[Allocation]:
     if not any(queue.preempting):
@@ -133,6 +194,7 @@ class Known:
         self._leaves: dict[Queue, ByClass] = {}
         self._nodes: dict[tuple[Queue, Class], list[str]] = {}
         self._sums: dict[Node, list[tuple[Class, list[int]]]] = {}
+        self._gangs: dict[Application, WholeGang | None] = {}
         self.underway = Underway(partition)
         self.noes: dict[tuple[object, ...], PreemptionNo] = {}
 
@@ -141,12 +203,27 @@ class Known:
         found = self._leaves.get(leaf)
         if found is None:
             self._leaves[leaf] = found = {}
+            whole = leaf.policy.gangs_preempted_whole
             for app in leaf.applications.values():
+                is_gang = whole and app.gang is not None
                 for allocation in app.allocations.values():
+                    if is_gang and allocation.demand.task_group:
+                        continue
                     if may_go(allocation) and (self._opted_out or allocation.demand.allow_preempt_self):
                         nodes = found.setdefault(rank_of(allocation), {})
                         nodes.setdefault(allocation.node_id, []).append(allocation)
+                gang = self.gang(app) if is_gang else None
+                if gang is not None:
+                    nodes = found.setdefault(gang.rank, {})
+                    for member in gang.members:
+                        nodes.setdefault(member.node_id, []).append(member)
         return found
+
+    def gang(self, app: Application) -> WholeGang | None:
+        """The application's gang, where it may go as a whole; see :func:`whole_gang`."""
+        if app not in self._gangs:
+            self._gangs[app] = whole_gang(app, opted_out=self._opted_out)
+        return self._gangs[app]
 
     def nodes(self, leaf: Queue, rank: Class) -> list[str]:
         """The ids of the nodes with the leaf's allocations of one class, in order."""
@@ -155,10 +232,21 @@ class Known:
             self._nodes[leaf, rank] = found = sorted(self.victims(leaf).get(rank, ()))
         return found
 
-    def forget(self, allocation: Allocation) -> None:
-        """It was told to go."""
-        assert allocation.app is not None, f"{allocation} is foreign"
-        leaf, rank, node_id = allocation.app.queue, rank_of(allocation), allocation.node_id
+    def forget(self, told: list[Allocation]) -> None:
+        """These were told to go; of gangs that go as a whole, all members."""
+        gone: dict[Application, None] = {}
+        for allocation in told:
+            app = allocation.app
+            assert app is not None, f"{allocation} is foreign"
+            gang = self._gangs.get(app) if goes_whole(allocation) else None
+            if gang is not None:
+                gone[app] = None
+            self._forget(allocation, app.queue, rank_of(allocation) if gang is None else gang.rank)
+        for app in gone:
+            self._gangs[app] = None
+
+    def _forget(self, allocation: Allocation, leaf: Queue, rank: Class) -> None:
+        node_id = allocation.node_id
         by_class = self._leaves.get(leaf)
         if by_class is None:
             return
@@ -223,8 +311,8 @@ def go_on(partition: Partition, version: int, ask: Ask, told: list[Allocation]) 
     if found is not None and found.version == version:
         found.version = partition.version
         found.noes.clear()
+        found.forget(told)
         for allocation in told:
-            found.forget(allocation)
             found.underway.take(allocation, ask)
 
 

@@ -47,6 +47,8 @@ class Cycle:
         # 2. Who waits for what has gained is tried again.
         if self._waiting.nodes_gained:
             self._gangs.look_again()
+        if self._gangs.waiting:
+            self._gangs.settle(out)
         self._waiting.wake()
         made = self._place_reserved(out, now_ns, budget)
         root = partition.root

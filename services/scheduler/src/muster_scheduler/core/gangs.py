@@ -22,6 +22,7 @@ from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outc
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, fits
 from muster_scheduler.core.states import (
+    APP_TERMINAL,
     PLACEHOLDER_TIMEOUT_NS,
     AppEvent,
     AppState,
@@ -375,6 +376,15 @@ class Gangs:
         if gang is not None and gang.phase is not GangPhase.USED:
             self._advance(gang, GangEvent.REAL_ALLOCATION, out, now_ns)
 
+    def preempted(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """One of the application's was told to go for others. A gang that lost all it had starts again as a whole."""
+        gang = app.gang
+        if gang is None or not gang.whole or not app.queue.policy.gangs_preempted_whole:
+            return
+        forms = gang.phase in (GangPhase.FORMING, GangPhase.FORMED)
+        if forms and not gang.replacing and not any(group.free for group in gang.groups.values()):
+            self._advance(gang, GangEvent.PREEMPTED, out, now_ns)
+
     def _advance(self, gang: Gang, event: GangEvent, out: Outcome, now_ns: int) -> None:
         app = gang.app
         gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
@@ -403,7 +413,9 @@ class Gangs:
         if not self._partition.searching:
             return
         wanted: dict[int, int] = {}
-        if gang.phase is GangPhase.FORMING and gang.whole and gang.total is not None and not gang.app.gone:
+        app = gang.app
+        live = app.state not in APP_TERMINAL and not app.gone
+        if gang.phase is GangPhase.FORMING and gang.whole and gang.total is not None and live:
             placed = gang.placed
             wanted = {
                 number: value - placed.get(number, 0)
@@ -695,7 +707,6 @@ def covers(placeholder: Shape, real: Shape) -> bool:
 def _suits(ask: Ask, placeholder: Allocation) -> bool:
     return (
         not ask.demand.placeholder
-        and not ask.mismatched
         and ask.demand.task_group == placeholder.task_group
         and covers(placeholder.shape, ask.shape)
     )

@@ -482,6 +482,7 @@ class Partition:
             self._set_deadline(app, now_ns + COMPLETING_TIMEOUT_NS)
         elif state in APP_TERMINAL and state is not AppState.EXPIRED:
             app.finished_ns = now_ns
+            app.reason = None
             self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
             self._leave_queue(app, out, now_ns)
         out.events.append(
@@ -961,6 +962,7 @@ class Partition:
         allocation.preempted = why
         self._add_preempting(app.queue, allocation.shape.items, 1)
         self.told(allocation, out, now_ns)
+        self.gangs.preempted(app, out, now_ns)
         out.facts.append(released(self, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))
         out.events.append(
             Event(

@@ -106,6 +106,8 @@ class GangEvent(StrEnum):
     ALL_PLACED = "all placeholders"
     REAL_ALLOCATION = "real allocation"
     TIME_OUT = "time-out"
+    # All of it was told to go for others (`gang.preemption: whole`).
+    PREEMPTED = "preempted"
 
 
 # (from, event) -> to
@@ -117,6 +119,8 @@ GANG_TRANSITIONS: dict[tuple[GangPhase, GangEvent], GangPhase] = {
     (GangPhase.FORMING, GangEvent.REAL_ALLOCATION): GangPhase.USED,
     (GangPhase.FORMED, GangEvent.REAL_ALLOCATION): GangPhase.USED,
     (GangPhase.OVER, GangEvent.REAL_ALLOCATION): GangPhase.USED,
+    (GangPhase.FORMING, GangEvent.PREEMPTED): GangPhase.WAITING,
+    (GangPhase.FORMED, GangEvent.PREEMPTED): GangPhase.WAITING,
     (GangPhase.WAITING, GangEvent.TIME_OUT): GangPhase.OVER,
     (GangPhase.FORMING, GangEvent.TIME_OUT): GangPhase.OVER,
     (GangPhase.FORMED, GangEvent.TIME_OUT): GangPhase.OVER,

@@ -406,12 +406,13 @@ class Waiting:
                 self._wake_bench(bench, place)
 
     def _wake_first(self, waitlist: Waitlist) -> None:
-        for *_, group in waitlist.groups:
+        for *_, group in list(waitlist.groups):
             if group.head() is not None:  # else its last ask was placed just now, and it goes
                 waitlist.unpark(group)
                 waitlist.awake = group
                 self.make_ready(group)
-                return
+                if not group.held:
+                    return
 
     def land(self, out: Outcome) -> None:
         """After a cycle: lists that are still in flight and empty have nobody left who waits."""

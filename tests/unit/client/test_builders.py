@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster_client import (
     application,
     ask,
+    confirmation,
     existing_allocation,
     node,
     previous_ask,
@@ -59,6 +60,28 @@ def test_releases_removals_and_recovered_allocations() -> None:
     assert removal("a", partition="p") == si.RemoveApplicationRequest(applicationID="a", partitionName="p")
     recovered = existing_allocation("k", "a", "n1", {"vcore": 1})
     assert (recovered.nodeID, recovered.UUID) == ("n1", "k")
+
+
+def test_a_confirmation_says_what_was_told_and_nothing_else() -> None:
+    told = release("a", "k", uuid="u", termination_type=si.PLACEHOLDER_REPLACED, message="replacing", partition="p")
+    assert confirmation(told) == si.AllocationRelease(
+        partitionName="p", applicationID="a", allocationKey="k", UUID="u", terminationType=si.PLACEHOLDER_REPLACED
+    )
+    assert previous_ask_release("a", "k", termination_type=si.TIMEOUT).terminationType == si.TIMEOUT
+
+
+def test_placeholders_that_run_already_keep_their_task_group_and_their_uuid() -> None:
+    recovered = existing_allocation("k", "a", "n1", {"vcore": 1}, uuid="u", task_group="g", placeholder=True)
+    assert (recovered.UUID, recovered.taskGroupName, recovered.placeholder) == ("u", "g", True)
+    assert not existing_allocation("k", "a", "n1", {"vcore": 1}).placeholder
+
+
+def test_a_gang_says_what_it_takes_in_all() -> None:
+    made = application(
+        "a", "root.q", placeholder_ask={"vcore": 3}, execution_timeout_ms=5, gang_scheduling_style="Hard"
+    )
+    assert made.placeholderAsk == resource({"vcore": 3})
+    assert (made.executionTimeoutMilliSeconds, made.gangSchedulingStyle) == (5, "Hard")
 
 
 def test_an_application_without_a_gang_has_no_placeholder_ask() -> None:

@@ -122,6 +122,27 @@ async def test_registers_with_everything_given_and_says_who_it_is_on_each_stream
         assert "muster-resume-after" not in opened[0], "after a registration the gateway knows where to begin"
 
 
+async def test_asks_that_the_scheduler_gave_up_reach_their_callbacks_and_wait_for_no_answer(seen: Seen) -> None:
+    gateway = FakeGateway(lambda kind, request: [])  # it allocates nothing by itself
+    await gateway.start()
+    dropped: list[si.AllocationAskRelease] = []
+    callbacks = seen.callbacks(on_released_asks=dropped.extend)
+    try:
+        async with RmClient(gateway.address, "r1", callbacks=callbacks, settings=QUICK) as rm:
+            await rm.register()
+            await rm.send_asks([*asks("k1", "k2"), previous_ask("k3", "a1", {"vcore": 1})])
+            await until(lambda: len(gateway.items("allocation")) == 3, "the asks")
+            assert rm.unanswered_asks() == 3
+            now = si.AllocationRelease(applicationID="a1", allocationKey="k1", terminationType=si.TIMEOUT)
+            then = si.AllocationAskRelease(applicationID="a1", allocationKey="k3", terminationType=si.TIMEOUT)
+            await gateway.emit("allocation", si.AllocationResponse(released=[now], releasedAsks=[then]))
+            await until(lambda: dropped == [then], "the ask in the previous generation's words")
+            assert seen.released == ["k1"]
+            assert rm.unanswered_asks() == 1
+    finally:
+        await gateway.stop()
+
+
 async def test_nodes_applications_asks_and_releases_reach_their_callbacks(gateway: FakeGateway, seen: Seen) -> None:
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.register()

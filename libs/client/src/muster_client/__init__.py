@@ -4,6 +4,7 @@ from muster_client.admin import AdminClient
 from muster_client.builders import (
     application,
     ask,
+    confirmation,
     existing_allocation,
     node,
     previous_ask,
@@ -25,6 +26,7 @@ __all__ = [
     "RmClient",
     "application",
     "ask",
+    "confirmation",
     "existing_allocation",
     "node",
     "previous_ask",

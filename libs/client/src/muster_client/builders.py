@@ -62,7 +62,12 @@ def application(
     placeholder_ask: Mapping[str, int] | None = None,
     gang_scheduling_style: str = "",
 ) -> si.AddApplicationRequest:
-    """An application. ``queue`` is the full path of a leaf (root.a.b) or what the placement rules make of it."""
+    """An application. ``queue`` is the full path of a leaf (root.a.b) or what the placement rules make of it.
+
+    :param placeholder_ask: of a gang: what its placeholders take in all (seed 003).
+    :param execution_timeout_ms: of a gang: how long placeholders may wait to be replaced; 0: 15 minutes.
+    :param gang_scheduling_style: "Hard": it fails when nothing real ran by then; else it goes on without placeholders.
+    """
     return si.AddApplicationRequest(
         applicationID=application_id,
         queueName=queue,
@@ -104,16 +109,30 @@ def ask(
 
 
 def existing_allocation(
-    key: str, application_id: str, node_id: str, resources: Mapping[str, int], *, partition: str = DEFAULT_PARTITION
+    key: str,
+    application_id: str,
+    node_id: str,
+    resources: Mapping[str, int],
+    *,
+    uuid: str = "",
+    task_group: str = "",
+    placeholder: bool = False,
+    partition: str = DEFAULT_PARTITION,
 ) -> si.Allocation:
-    """An allocation that runs already: recovery after a registration, in both generations."""
+    """An allocation that runs already: recovery after a registration, in both generations.
+
+    :param uuid: [001] as it was told; "": the key.
+    :param placeholder: it holds room for a real one of its task group (seed 003, "Application recovery").
+    """
     return si.Allocation(
         allocationKey=key,
-        UUID=key,
+        UUID=uuid or key,
         applicationID=application_id,
         partitionName=partition,
         nodeID=node_id,
         resourcePerAlloc=resource(resources),
+        taskGroupName=task_group,
+        placeholder=placeholder,
     )
 
 
@@ -172,15 +191,37 @@ def release(
     )
 
 
+def confirmation(told: si.AllocationRelease) -> si.AllocationRelease:
+    """Says that an allocation is gone which the scheduler told to go (preempted, timed out, replaced).
+
+    Until then it counts. A release that the RM itself asked for (STOPPED_BY_RM) needs none.
+    """
+    return si.AllocationRelease(
+        partitionName=told.partitionName,
+        applicationID=told.applicationID,
+        UUID=told.UUID,
+        terminationType=told.terminationType,
+        allocationKey=told.allocationKey,
+    )
+
+
 def previous_ask_release(
-    application_id: str, key: str = "", *, message: str = "", partition: str = DEFAULT_PARTITION
+    application_id: str,
+    key: str = "",
+    *,
+    termination_type: si.TerminationType.ValueType = si.STOPPED_BY_RM,
+    message: str = "",
+    partition: str = DEFAULT_PARTITION,
 ) -> si.AllocationAskRelease:
-    """Takes an ask back in the previous generation's words (seed 001). Without a key: all of the application."""
+    """Takes an ask back in the previous generation's words (seed 001). Without a key: all of the application.
+
+    :param termination_type: TIMEOUT confirms a placeholder ask that the scheduler dropped (seed 003); it need not be.
+    """
     return si.AllocationAskRelease(
         partitionName=partition,
         applicationID=application_id,
         allocationKey=key,
-        terminationType=si.STOPPED_BY_RM,
+        terminationType=termination_type,
         message=message,
     )
 

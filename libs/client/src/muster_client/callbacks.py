@@ -36,8 +36,10 @@ class Callbacks:
     the back-pressure.
 
     :param on_allocated: allocations made: key, node, application; also the echo of existing ones.
-    :param on_released: allocations that ended: confirmed to the RM, or decided by the scheduler.
-    :param on_released_asks: [001] asks that the scheduler gave up (placeholders that timed out).
+    :param on_released: allocations that ended, as the RM asked for (STOPPED_BY_RM), and those that the scheduler tells
+        to go: the latter count until the RM sends a :func:`confirmation`. A second word about one is a reminder.
+        Also asks of the current generation that the scheduler gave up (placeholders that timed out), by their key.
+    :param on_released_asks: [001] the same asks in the previous generation's words.
     :param on_rejected_allocation: asks and allocations that were refused.
     :param on_application: accepted, rejected, updated.
     :param on_node: accepted, rejected.

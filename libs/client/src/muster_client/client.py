@@ -222,7 +222,7 @@ class RmClient:
         await self._applications.all_answered()
 
     def unanswered_asks(self) -> int:
-        """Asks that are neither allocated nor rejected."""
+        """Asks that are neither allocated nor rejected, nor released."""
         return self._allocations.journal.unanswered
 
     def missing_sequences(self) -> list[int]:
@@ -240,6 +240,10 @@ class RmClient:
         # An allocation or a refusal is never kept back, not even a second one: it would be a defect worth seeing.
         for item in response.new:
             answered((item.applicationID, item.allocationKey), numbered=numbered)
+        gone = [(item.applicationID, item.allocationKey) for item in response.released]
+        gone += [(item.applicationID, item.allocationKey) for item in response.releasedAsks]
+        for ask in gone:  # one that ends so is not going to be allocated
+            self._allocations.journal.withdrawn(ask, numbered=numbered)
         if numbered:
             for ended in response.released:
                 if ended.terminationType == si.STOPPED_BY_RM:

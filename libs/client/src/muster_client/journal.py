@@ -142,6 +142,12 @@ class Journal:
             self._taken(index)
         return True
 
+    def withdrawn(self, key: Hashable, *, numbered: bool) -> None:
+        """The item will get no answer any more, if it had none: it was taken back, or given up."""
+        index = self._unanswered.pop(key, None)
+        if index is not None and numbered:
+            self._taken(index)
+
     def confirmed(self, hint: Hashable) -> None:
         """A numbered response has confirmed an item."""
         index = self._hints.pop(hint, None)

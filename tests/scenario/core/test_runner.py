@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scenario.core.runner import Scenario, ScenarioError, read_scenarios, run, scenarios_of
+from muster_scheduler.queue_yaml import load_queue_config
+from scenario.core import runner
+from scenario.core.runner import Scenario, ScenarioError, World, config_text, read_scenarios, run, scenarios_of
 
 GIVEN: dict[str, Any] = {
     "root": [{"name": "a", "resources": {"max": {"vcore": 2}}}],
@@ -151,6 +155,206 @@ def test_what_was_told(expect: dict[str, Any], so: bool) -> None:
         run(made)
 
 
+# A gang of three of which p1 was replaced by r1, p2 leaves for r2, and p3 has found no room.
+GANG: list[dict[str, Any]] = [
+    {"application": "x", "queue": "root.a", "placeholder_ask": {"vcore": 2}},
+    {"ask": "p1..p2", "application": "x", "wants": {"vcore": 1}, "task_group": "t", "placeholder": True},
+    {"ask": "r1", "application": "x", "wants": {"vcore": 1}, "task_group": "t", "priority": 3},
+    {"release": "p1", "application": "x", "as": "PLACEHOLDER_REPLACED"},
+    {"wait": 5},
+    {"ask": "r2", "application": "x", "wants": {"vcore": 1}, "task_group": "t"},
+    {"ask": "p3", "application": "x", "wants": {"vcore": 1}, "task_group": "t", "placeholder": True},
+    {"application": "y", "queue": "root.a"},
+]
+COUNTS = {"asked": 3, "held": 1, "replaced": 1, "pending": 1}
+GANG_TRUE: list[dict[str, Any]] = [
+    {"gangs": {"x": "USED", "y": "none"}},
+    {"gangs": {"x": {"phase": "USED", "deadline_s": 900, "groups": {"t": COUNTS}}}},
+    {"gangs": {"x": {"groups": {"t": {**COUNTS, "lost": 0}}}}},
+    {"placeholders": {"x": {"p2": "Leaving", "p3": "Asked"}, "y": "none"}},
+    {"allocations": {"x": {"r1": {"replaces": "p1", "node": "n1", "placeholder": False, "task_group": "t"}}}},
+    {"allocations": {"x": {"p2": {"told": True, "replaces": "nothing", "holds": {"vcore": 1}}, "p1": "gone"}}},
+    {"allocations": {"x": {"r1": {"asked_s": 0, "allocated_s": 0, "place_asked_s": 0, "priority": 3}}}},
+    {"pending": {"x": {"p3": "QUEUE_MAX", "r2": {"code": "PLACEHOLDER_LEAVING", "placeholder": "p2", "node": "n1"}}}},
+    {"pending": {"x": {"p3": "QUEUE_MAX", "r2": {"task_group": "t", "since_s": 5, "still_wanted": 1}}}},
+    {"queues": {"root.a": {"promised": {}}}},
+]
+GANG_WRONG: list[dict[str, Any]] = [
+    {"gangs": {"x": "FORMED"}},
+    {"gangs": {"x": "none"}},
+    {"gangs": {"y": "WAITING"}},
+    {"gangs": {"z": "none"}},
+    {"gangs": {"x": {"phase": "FORMED"}}},
+    {"gangs": {"x": {"deadline_s": 901}}},
+    {"gangs": {"x": {"deadline_s": "none"}}},
+    {"gangs": {"x": {"groups": {}}}},
+    {"gangs": {"x": {"groups": {"u": COUNTS}}}},
+    {"gangs": {"x": {"groups": {"t": COUNTS, "u": {}}}}},
+    *({"gangs": {"x": {"groups": {"t": {**COUNTS, name: 7}}}}} for name in (*COUNTS, "lost", "timed_out")),
+    *({"gangs": {"x": {"groups": {"t": {**COUNTS, name: 0}}}}} for name in COUNTS),
+    {"placeholders": {"x": {"p2": "Leaving"}}},
+    {"placeholders": {"x": {"p2": "Leaving", "p3": "Held"}}},
+    {"placeholders": {"x": {"p2": "Leaving", "p3": "Asked", "p1": "Gone"}}},
+    {"placeholders": {"x": "none"}},
+    {"placeholders": {"y": {"p2": "Leaving"}}},
+    {"placeholders": {"z": "none"}},
+    {"allocations": {"x": {"r1": {"replaces": "p2"}}}},
+    {"allocations": {"x": {"r1": {"replaces": "nothing"}}}},
+    {"allocations": {"x": {"p2": {"replaces": "p1"}}}},
+    {"allocations": {"x": {"p2": {"told": False}}}},
+    {"allocations": {"x": {"p2": {"placeholder": False}}}},
+    {"allocations": {"x": {"p2": {"task_group": ""}}}},
+    {"allocations": {"x": {"p2": {"node": "n2"}}}},
+    {"allocations": {"x": {"p2": {"holds": {"vcore": 2}}}}},
+    {"allocations": {"x": {"p2": {"place_asked_s": 0}}}},
+    {"allocations": {"x": {"r1": {"place_asked_s": 1}}}},
+    {"allocations": {"x": {"r1": {"asked_s": 1}}}},
+    {"allocations": {"x": {"r1": {"allocated_s": 1}}}},
+    {"allocations": {"x": {"r1": {"priority": 0}}}},
+    {"allocations": {"x": {"r1": "gone"}}},
+    {"allocations": {"x": {"p1": {"told": False}}}},
+    {"allocations": {"z": {"p1": "gone"}}},
+    {"pending": {"x": {"p3": "QUEUE_MAX", "r2": {"placeholder": "p3"}}}},
+    {"pending": {"x": {"p3": "QUEUE_MAX", "r2": {"task_group": "u"}}}},
+    {"pending": {"x": {"p3": "QUEUE_MAX", "r2": {"since_s": 0}}}},
+    {"pending": {"x": {"p3": "QUEUE_MAX", "r2": {"still_wanted": 2}}}},
+    {"pending": {"x": {"p3": {"code": "QUEUE_MAX", "because": {"code": "QUEUE_MAX"}}, "r2": "PLACEHOLDER_LEAVING"}}},
+    {"queues": {"root.a": {"promised": {"vcore": 1}}}},
+]
+
+
+@pytest.mark.parametrize("expect", GANG_TRUE, ids=str)
+def test_what_is_so_of_a_gang_passes(expect: dict[str, Any]) -> None:
+    run(scenario([*GANG, {"expect": expect}]))
+
+
+@pytest.mark.parametrize("expect", GANG_WRONG, ids=str)
+def test_what_is_not_so_of_a_gang_fails(expect: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        run(scenario([*GANG, {"expect": expect}]))
+
+
+FORMING: list[dict[str, Any]] = [
+    {"node": "n1", "has": {"vcore": 1}},
+    {"application": "x", "queue": "root.a", "placeholder_ask": {"vcore": 2}},
+    {"ask": "p1..p2", "application": "x", "wants": {"vcore": 1}, "task_group": "t", "placeholder": True},
+    {"ask": "r1", "application": "x", "wants": {"vcore": 1}, "task_group": "t"},
+]
+
+
+@pytest.mark.parametrize(
+    ("reason", "so"),
+    [
+        ({"code": "GANG_FORMING", "placed": 1, "members": 2, "because": {"code": "NO_NODE_HAS_ROOM", "free": 0}}, True),
+        ({"because": "NO_NODE_HAS_ROOM"}, True),
+        ({"because": "QUEUE_MAX"}, False),
+        ({"because": "nothing"}, False),
+        ({"because": {"code": "NO_NODE_HAS_ROOM", "free": 1}}, False),
+        ({"placed": 2}, False),
+        ({"members": 1}, False),
+        ({"promised": 1}, False),
+    ],
+    ids=str,
+)
+def test_why_a_real_ask_waits_for_its_gang(reason: dict[str, Any], so: bool) -> None:
+    expect = {
+        "pending": {"x": {"p2": "NO_NODE_HAS_ROOM", "r1": reason}},
+        "queues": {"root.a": {"promised": {"vcore": 1}}},
+    }
+    made = scenario([*FORMING, {"expect": expect}], nodes={})
+    if so:
+        run(made)
+        return
+    with pytest.raises(AssertionError):
+        run(made)
+
+
+def test_asks_that_were_dropped_are_told_apart_from_releases() -> None:
+    wait = {"wait": 900}
+    so = {"dropped": ["x/p2 TIMEOUT"], "released": ["x/p1 TIMEOUT"]}
+    run(scenario([*FORMING, {**wait, "expect": so}], nodes={}))
+    for wrong in ({"dropped": []}, {"dropped": ["x/p1 TIMEOUT"]}, {"dropped": 2}, {"released": 2}):
+        with pytest.raises(AssertionError):
+            run(scenario([*FORMING, {**wait, "expect": wrong}], nodes={}))
+
+
+REPEATS: list[dict[str, Any]] = [
+    STEPS[0],
+    {"ask": "k", "application": "x", "wants": {"vcore": 1}, "wanted": 2, "previous_generation": True},
+]
+
+
+def test_one_of_several_repeats_is_released_by_its_uuid() -> None:
+    release = {"release": "k", "application": "x", "uuid_of": "k#1"}
+    run(scenario([*REPEATS, {**release, "expect": {"placed": {"x": {"k": "n1"}}}}]))
+    with pytest.raises(AssertionError):
+        run(scenario([*REPEATS, {**release, "expect": {"placed": {"x": {"k#1": "n1"}}}}]))
+    for unknown in ({**release, "uuid_of": "k#2"}, {**release, "application": "y"}):
+        with pytest.raises(AssertionError):
+            run(scenario([*REPEATS, unknown, {"expect": {"placed": {"x": 2}}}]))
+    with pytest.raises(AssertionError):  # of this generation: it has no UUID
+        run(scenario([*STEPS, {"release": "k1", "application": "x", "uuid_of": "k1", "expect": {"placed": {"x": 1}}}]))
+
+
+def test_what_a_node_holds_when_it_comes() -> None:
+    existing = [{"allocation": "old1..old2", "application": "x", "holds": {"vcore": 1}}]
+    come = {"node": "n2", "has": {"vcore": 5}, "existing": existing}
+    run(scenario([STEPS[0], {**come, "expect": {"placed": {"x": {"old1": "n2", "old2": "n2"}}}}]))
+    with pytest.raises(AssertionError):
+        run(scenario([STEPS[0], {**come, "expect": {"placed": {"x": 0}}}]))
+    with pytest.raises(ScenarioError):
+        run(scenario([STEPS[0], {**come, "existing": [{**existing[0], "node": "n1"}], "expect": {"placed": {"x": 2}}}]))
+
+
+def test_a_restart_goes_on_with_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [*GANG, {"restart": True, "expect": {**GANG_TRUE[1], "placed": {"x": 2}, "tells": []}}]
+    run(scenario(steps))
+    run(scenario(GANG[:-1] + steps[-1:]), restarts=True)
+    with pytest.raises(AssertionError):
+        run(scenario([*GANG, {"restart": True, "expect": {"gangs": {"x": "FORMED"}}}]))
+    with pytest.raises(AssertionError):
+        run(scenario([*GANG, {"restart": True}, {"expect": {"placed": {"x": 1}}}]))
+    # What is not recorded is not there afterwards, and the scenario notices.
+    monkeypatch.setattr(runner.state_codec, "encode", _forgetting(runner.state_codec.encode))
+    with pytest.raises(AssertionError, match="messages"):
+        run(scenario(steps))
+
+
+def _forgetting(encode: Callable[[str, Any], bytes]) -> Callable[[str, Any], bytes]:
+    def forget(partition: str, what: Any) -> bytes:
+        if getattr(what, "replaced_by", None) is None:
+            return encode(partition, what)
+        changed = copy(what)
+        changed.replaced_by = None
+        return encode(partition, changed)
+
+    return forget
+
+
+def test_a_restart_that_reads_other_things_than_were_written_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = config_text({"root": GIVEN["root"]})
+    config, _ = load_queue_config(text)
+    assert config is not None
+    world = World(config, text)
+    for step in [{"node": "n1", "has": {"vcore": 10}}, *GANG[:-1]]:
+        if "wait" not in step:
+            world.do(*runner._commands(world, step))
+    world.restart()
+    monkeypatch.setattr(runner.state_codec, "encode", _forgetting(runner.state_codec.encode))
+    with pytest.raises(AssertionError, match="alloc/default/x/p2"):
+        world.restart()
+
+
+def test_steps_that_come_before_are_taken_first_and_can_fail() -> None:
+    run(scenario([{"expect": {"placed": {"x": 2}}}], before=STEPS))
+    with pytest.raises(AssertionError, match="step 1,"):
+        run(scenario([{"expect": {"placed": {"x": 1}}}], before=STEPS))
+    with pytest.raises(AssertionError, match="step 0,"):
+        run(scenario([{"expect": {"placed": {"x": 2}}}], before=[*STEPS, {"expect": {"placed": {"x": 1}}}]))
+    with pytest.raises(ScenarioError):
+        run(scenario([], before=STEPS))
+
+
 def test_a_rejection_needs_its_words() -> None:
     step = {"ask": "k", "application": "ghost", "wants": {"vcore": 1}}
     run(scenario([{**step, "expect": {"rejected": {"ask ghost/k": ["failed to find", "ghost"]}}}]))
@@ -165,6 +369,15 @@ MISTAKES: list[list[dict[str, Any]]] = [
     [{"ask": "k", "application": "x", "wants": {"vcore": 1.5}}],
     [{"ask": "k", "application": "x", "wants": {"memory": "4Mb"}}],
     [{"release": "k", "application": "x", "as": "GONE"}],
+    [{"release": "k", "application": "x", "uuids_of": "k"}],
+    [{"restart": True, "hurry": True}],
+    [{"node": "n2", "has": {"vcore": 1}, "existing": [{"ask": "k"}]}],
+    [{"expect": {"placeholders": {"x": {"p1": "Helt"}}}}],
+    [{"expect": {"placeholders": {"x": {}}}}],
+    [{"expect": {"allocations": {"x": {}}}}],
+    [{"expect": {"allocations": {"x": {"k1": {}}}}}],
+    [{"expect": {"allocations": {"x": {"k1": {"replaced": "p"}}}}}],
+    [{"expect": {"dropped": "x/p"}}],
     [{"wait": 1, "hurry": True}],
     [{"node": "n2", "has": 5}],
     [{"expect": {"place": {"x": 1}}}],
@@ -187,6 +400,12 @@ MISTAKES: list[list[dict[str, Any]]] = [
     [{"budget": 1}],
     [],
 ]
+
+
+def test_a_phase_or_a_count_that_there_is_not_is_a_mistake() -> None:
+    for wrong in ({"phase": "FORMD"}, {"groups": {"t": {"helt": 1}}}, {"deadline": 900}):
+        with pytest.raises(ScenarioError):
+            run(scenario([*GANG, {"expect": {"gangs": {"x": wrong}}}]))
 
 
 @pytest.mark.parametrize("steps", MISTAKES, ids=str)

@@ -1,6 +1,6 @@
 """Measures Muster on this machine, embedded and on Kafka, beside the peer's figures; see the README.md here.
 
-.venv/bin/python -m tests.perf.bench [--backend embedded|kafka|both] [--runs 3] [--quick] [--json FILE]
+.venv/bin/python -m tests.perf.bench [--backend embedded|kafka|both] [--runs 3] [--quick] [--only gangs] [--json FILE]
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import servers  # noqa: E402
 from chaos.harness import Deployment, embedded, on_kafka  # noqa: E402
 from muster_client.replay import ReplayOptions, replay  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
+from perf.gang_driver import Gangs, run_gangs, run_gangs_on_a_clock  # noqa: E402
 from perf.peer import PEER  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -35,6 +36,8 @@ GOAL_ASKS_PER_S = {"embedded": 3_000.0, "kafka": 2_000.0}
 BACKENDS = tuple(GOAL_ASKS_PER_S)
 CLOCK_ASKS_PER_S = 500.0
 PACED_CHUNK, BURST_CHUNK = 5, 100
+# What is measured, in the order of the table.
+SCENARIOS = ("throughput", "churn", "latency", "burst", "paced", "gangs", "gangs_latency")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 console = Console(stderr=True)
@@ -93,16 +96,25 @@ async def trace(deployment: Deployment, mode: str, goal_asks_per_s: float) -> di
     }
 
 
-async def measure(backend: str, deployment: Deployment, quick: bool) -> dict[str, dict[str, Any]]:
-    """Every scenario once, on one set of processes."""
+async def measure(backend: str, deployment: Deployment, quick: bool, only: str) -> dict[str, dict[str, Any]]:
+    """Every scenario once, on one set of processes (or those whose names begin with ``only``)."""
     shape = Shape()
     found: dict[str, dict[str, Any]] = {}
     await deployment.start()
     try:
-        found |= await throughput_and_churn(deployment, shape)
-        found["latency"] = await latency(deployment, shape, 5.0 if quick else 20.0)
+        if "throughput".startswith(only):
+            found |= await throughput_and_churn(deployment, shape)
+        if "latency".startswith(only):
+            found["latency"] = await latency(deployment, shape, 5.0 if quick else 20.0)
         for mode in ("burst", "paced"):
-            found[mode] = await trace(deployment, mode, GOAL_ASKS_PER_S[backend])
+            if mode.startswith(only):
+                found[mode] = await trace(deployment, mode, GOAL_ASKS_PER_S[backend])
+        if "gangs".startswith(only):
+            found["gangs"] = await run_gangs(deployment.gateway, "bench-gangs", Gangs())
+            few = Gangs(gangs=20 if quick else 100)
+            found["gangs_latency"] = await run_gangs_on_a_clock(
+                deployment.gateway, "bench-gangs-latency", few, CLOCK_ASKS_PER_S
+            )
     except BaseException:
         console.print(deployment.logs(), markup=False, highlight=False)
         raise
@@ -168,8 +180,8 @@ def show(results: dict[str, dict[str, dict[str, Any]]]) -> None:
         table.add_column(backend, justify="right")
     table.add_column("peer (in memory)", justify="right")
     hidden = {"asks_per_message", "nodes", "tasks", "server_cpu_s_each", "good", "complaints", "pending"}
-    for scenario in ("throughput", "churn", "latency", "burst", "paced"):
-        names = [name for found in results.values() for name in found[scenario] if name not in hidden]
+    for scenario in SCENARIOS:
+        names = [name for found in results.values() for name in found.get(scenario, {}) if name not in hidden]
         for name in dict.fromkeys(names):
             peer: Any = PEER.get(scenario, {})
             cells = [found[scenario].get(name, "") for found in results.values()]
@@ -187,6 +199,9 @@ def main() -> int:
     parser.add_argument("--backend", choices=(*BACKENDS, "both"), default="both")
     parser.add_argument("--runs", type=int, default=3, help="so many times, on new processes")
     parser.add_argument("--quick", action="store_true", help="one run, five seconds of latency")
+    parser.add_argument(
+        "--only", choices=("throughput", "latency", "burst", "paced", "gangs"), default="", help="not for README.md"
+    )
     parser.add_argument("--json", "--out", type=Path, help="where the result goes; standard output otherwise")
     options = parser.parse_args()
     backends = BACKENDS if options.backend == "both" else (options.backend,)
@@ -213,7 +228,7 @@ def main() -> int:
                 place = work / f"{backend}-{number}"
                 place.mkdir()
                 deployment = embedded(place) if backend == "embedded" else on_kafka(place, kafka, redis)
-                runs.append(asyncio.run(measure(backend, deployment, options.quick)))
+                runs.append(asyncio.run(measure(backend, deployment, options.quick, options.only)))
             result["each"][backend] = runs
             result["medians"][backend] = medians(runs)
             result["runs"] += flat(backend, result["medians"][backend])

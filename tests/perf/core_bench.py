@@ -1,6 +1,7 @@
 """Measures the scheduling core alone, in one process, on the scenarios that the real core was measured on.
 
 .venv/bin/python -m tests.perf.core_bench [--only SCENARIO,NODES,ASKS,APPLICATIONS] [--runs 3] [--no-memory]
+.venv/bin/python -m tests.perf.core_bench --only gangs [--runs 3]
 
 Standard output carries one JSON line for each run, standard error a table beside the real core's figures. Each run is
 a process of its own, with the garbage collector as the service sets it, and does what the scheduler service does with
@@ -32,38 +33,47 @@ import itertools
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from muster_cli import garbage
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.core.commands import UpdateAllocations
-from muster_scheduler.core.outcome import NewAllocation, Outcome
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.queue_yaml import load_queue_config
 from muster_scheduler.service import ingest
-from muster_scheduler.service.settings import SchedulerSettings
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).parents[2]
-ASKS_PER_REQUEST = 1_000
-PODS_PER_NODE = 1_048_576
+from tests.perf import core_gangs
+from tests.perf.core_gangs import GangScenario
+from tests.perf.core_parts import (
+    ASKS_PER_REQUEST,
+    CREATED_S,
+    HEADROOM,
+    MIB,
+    PODS_PER_NODE,
+    START_NS,
+    at_rest,
+    budget,
+    clock,
+    drain,
+    in_a_process,
+    resource,
+    started,
+)
+
 SHAPES = 50
 PRIORITIES = 10
 SEED = 20230710
-MIB = 1 << 20
-CREATED_S = 1_750_000_000
-START_NS = CREATED_S * 1_000_000_000
-HEADROOM = 1.25
 GOAL_PER_S = 20_000
 GOAL_BYTES = 2_048
-PENDING = "pending"
+MODULE = "tests.perf.core_bench"
+PENDING, GANGS = "pending", "gangs"
 PENDING_ASKS, PENDING_NODES = 20_000, 1_000
 
 # Allocations/s of Apache YuniKorn's core (be3bb487, July 2026; Go, two busy cores) by (scenario, applications, asks):
@@ -97,7 +107,10 @@ class Scenario:
         """``binpack,5000,50000,100``."""
         name, *numbers = text.split(",")
         if name not in ("single", "mixed", "binpack") or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
-            raise argparse.ArgumentTypeError(f"{text!r}: expected SCENARIO,NODES,ASKS,APPLICATIONS or {PENDING!r}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: expected SCENARIO,NODES,ASKS,APPLICATIONS or {PENDING!r} or "
+                f"{'|'.join(core_gangs.KINDS)},NODES,GANGS,MEMBERS"
+            )
         nodes, asks, applications = map(int, numbers)
         return cls(name, nodes, asks, applications)
 
@@ -173,7 +186,7 @@ def requests(scenario: Scenario) -> Iterator[bytes]:
                 allocationKey=f"ask-{number:06}",
                 applicationID=f"app-{number % scenario.applications:03}",
                 partitionName="default",
-                resourcePerAlloc=_resource(quantities),
+                resourcePerAlloc=resource(quantities),
                 priority=priority,
                 allocationTags={"creationTime": str(CREATED_S)},
             )
@@ -197,16 +210,7 @@ def capacity(scenario: Scenario) -> dict[str, int]:
 
 def cluster(scenario: Scenario) -> SchedulerCore:
     """A core with the scenario's queues, nodes and applications."""
-    config, problems = load_queue_config(queue_config(scenario.scenario))
-    assert config is not None, problems
-    core = SchedulerCore(config)
-    drain(core.start(START_NS))
-    each = _resource(capacity(scenario))
-    nodes = [
-        si.NodeInfo(nodeID=f"node-{number:05}", action=si.NodeInfo.CREATE, schedulableResource=each)
-        for number in range(scenario.nodes)
-    ]
-    drain(core.apply(ingest.nodes(si.NodeRequest(nodes=nodes).SerializeToString()), START_NS))
+    core = started(queue_config(scenario.scenario), scenario.nodes, capacity(scenario))
     paths = leaves(scenario.scenario)
     applications = [
         si.AddApplicationRequest(
@@ -224,32 +228,7 @@ def cluster(scenario: Scenario) -> SchedulerCore:
     return core
 
 
-def _resource(quantities: dict[str, int]) -> si.Resource:
-    return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
-
-
-def drain(out: Outcome) -> int:
-    """Takes an outcome as the shell does, to the last object; gives how many allocations it carries."""
-    made = sum(1 for fact in out.facts if isinstance(fact, NewAllocation))
-    for _ in out.events:
-        pass
-    for _ in out.objects():
-        pass
-    return made
-
-
 # ---- one run ---------------------------------------------------------------------------------------------------------
-
-
-def budget() -> int:
-    """Allocations in one cycle, as the service has it."""
-    return SchedulerSettings().max_allocations_batch
-
-
-def clock() -> Callable[[], int]:
-    """Nanoseconds: the asks are created when it starts, and time goes by as it does in a service."""
-    begun = time.perf_counter_ns()
-    return lambda: START_NS + time.perf_counter_ns() - begun
 
 
 def decide(core: SchedulerCore, now_ns: Callable[[], int], each: Callable[[int], None]) -> int:
@@ -331,54 +310,33 @@ def pending(seconds: float) -> dict[str, float]:
                 allocationKey=f"ask-{number:06}",
                 applicationID=f"app-{number % base.applications:03}",
                 partitionName="default",
-                resourcePerAlloc=_resource({name: too_large[name] + quantities[name] for name in too_large}),
+                resourcePerAlloc=resource({name: too_large[name] + quantities[name] for name in too_large}),
             )
         )
     drain(core.apply(ingest.allocations(request.SerializeToString()), time.time_ns()))
     allocated = decide(core, time.time_ns, lambda _: None)
     (partition,) = core.partitions.values()
     assert sum(len(app.asks) for app in partition.apps.values()) == PENDING_ASKS, "asks were refused or placed"
-    cpu, begun, ticks = time.process_time(), time.monotonic(), 0
-    while (left := begun + seconds - time.monotonic()) > 0:
-        deadline_ns = core.next_deadline_ns() if core.exhausted else 0
-        wait = left if deadline_ns is None else min(left, (deadline_ns - time.time_ns()) / 1e9)
-        if wait > 0:
-            time.sleep(wait)
-            continue
-        ticks += 1
-        if not drain(core.cycle(time.time_ns(), budget())):
-            time.sleep(0.005)  # WorkerSettings.empty_tick_wait_s
-    cpu = time.process_time() - cpu
     return {
         "asks": PENDING_ASKS,
         "nodes": base.nodes,
         "allocated": allocated,
-        "idle_s": seconds,
-        "ticks": ticks,
-        "cpu_percent": round(100 * cpu / seconds, 3),
+        **at_rest(core, seconds),
     }
 
 
 # ---- all runs --------------------------------------------------------------------------------------------------------
 
 
-def in_a_process(*arguments: str) -> dict[str, float]:
-    """Runs a part in a process of its own."""
-    command = [sys.executable, "-m", "tests.perf.core_bench", *arguments]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=3600)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
 def measure(scenario: Scenario, options: argparse.Namespace) -> Result:
     """One scenario: the median of so many timed runs, and one under tracemalloc."""
     profile = [] if options.profile is None else ["--profile", str(options.profile.resolve())]
-    runs = [in_a_process("--part", "time", "--only", str(scenario), *profile) for _ in range(options.runs)]
+    runs = [in_a_process(MODULE, "--part", "time", "--only", str(scenario), *profile) for _ in range(options.runs)]
     middle = statistics.median_low(run["allocations_per_s"] for run in runs)
     run = next(run for run in runs if run["allocations_per_s"] == middle)
     live = None
     if options.memory:
-        live = int(in_a_process("--part", "memory", "--only", str(scenario))["live_bytes_per_allocation"])
+        live = int(in_a_process(MODULE, "--part", "memory", "--only", str(scenario))["live_bytes_per_allocation"])
     return Result(
         **asdict(scenario),
         allocated=int(run["allocated"]),
@@ -387,6 +345,24 @@ def measure(scenario: Scenario, options: argparse.Namespace) -> Result:
         last_decile_per_s=round(run["last_decile_per_s"], 1),
         live_bytes_per_allocation=live,
     )
+
+
+def measure_gangs(scenario: GangScenario, options: argparse.Namespace) -> dict[str, Any]:
+    """One scenario of gangs: the median of each figure over so many runs."""
+    profile = [] if options.profile is None else ["--profile", str(options.profile.resolve())]
+    arguments = ["--part", "gangs", "--only", str(scenario), "--idle-s", str(options.idle_s), *profile]
+    runs = [in_a_process(MODULE, *arguments) for _ in range(options.runs)]
+    figures = {name: statistics.median(run[name] for run in runs) for name in runs[0] if name not in asdict(scenario)}
+    return {**asdict(scenario), **figures}
+
+
+def show_gangs(results: list[dict[str, Any]]) -> None:
+    """What gangs cost, on standard error: figures by name, for they differ from kind to kind."""
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    for result in results:
+        words = [f"{name} {value:,}" for name, value in list(result.items())[4:]]
+        head = f"{result['scenario']}, {result['nodes']:,} nodes, {result['gangs']:,} x {result['members']:,}"
+        console.print(f"{head}: {', '.join(words)}", highlight=False, soft_wrap=True)
 
 
 def show(results: list[Result], idle: dict[str, float] | None) -> None:
@@ -437,19 +413,27 @@ def _marked(text: str, *, good: bool) -> str:
     return text if good else f"[red]{text}[/red]"
 
 
+def one_of_all(text: str) -> str | Scenario | GangScenario:
+    """What ``--only`` names."""
+    if text in (PENDING, GANGS):
+        return text
+    return GangScenario.parse(text) if text.startswith("gang") else Scenario.parse(text)
+
+
 def main() -> int:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Measures the scheduling core alone.")
     parser.add_argument(
         "--only",
-        type=lambda text: text if text == PENDING else Scenario.parse(text),
-        help=f"one scenario: SCENARIO,NODES,ASKS,APPLICATIONS; or {PENDING!r}",
+        type=one_of_all,
+        help=f"one scenario: SCENARIO,NODES,ASKS,APPLICATIONS; or {PENDING!r}; or {GANGS!r}: all of those; or "
+        "gangs,NODES,GANGS,MEMBERS",
     )
     parser.add_argument("--runs", type=int, default=1, help="timed runs of each; the median counts")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="without the run under tracemalloc")
     parser.add_argument("--idle-s", type=float, default=10.0, help="how long the pending run idles")
     parser.add_argument("--profile", type=Path, help="writes cProfile's statistics of the (slower) timed run there")
-    parser.add_argument("--part", choices=["time", "memory", "pending"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["time", "memory", "pending", "gangs"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     garbage.collect_rarely()
     garbage.settle()
@@ -463,17 +447,26 @@ def main() -> int:
         case "pending":
             print(json.dumps(pending(options.idle_s)))
             return 0
+        case "gangs":
+            print(json.dumps(core_gangs.measured(options.only, options.profile, options.idle_s)))
+            return 0
     idle = None
     results: list[Result] = []
-    if options.only != PENDING:
-        for scenario in SCENARIOS if options.only is None else [options.only]:
+    for scenario in SCENARIOS if options.only is None else [options.only]:
+        if isinstance(scenario, Scenario):
             results.append(measure(scenario, options))
             print(json.dumps(asdict(results[-1])), flush=True)
+    gangs: list[dict[str, Any]] = []
+    for gang_scenario in core_gangs.SCENARIOS if options.only in (None, GANGS) else [options.only]:
+        if isinstance(gang_scenario, GangScenario):
+            gangs.append(measure_gangs(gang_scenario, options))
+            print(json.dumps(gangs[-1]), flush=True)
     if options.only in (None, PENDING):
-        idle = in_a_process("--part", "pending", "--idle-s", str(options.idle_s))
+        idle = in_a_process(MODULE, "--part", "pending", "--idle-s", str(options.idle_s))
         if options.only == PENDING:
             print(json.dumps({"scenario": PENDING, **idle}), flush=True)
     show(results, idle)
+    show_gangs(gangs)
     return 0
 
 

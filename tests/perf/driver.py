@@ -70,6 +70,21 @@ class Driver:
             ),
         )
 
+    def applications(self) -> list[si.AddApplicationRequest]:
+        """Round robin over the queues."""
+        return [
+            application(f"app-{number}", f"root.q{number % self.shape.queues}", user="bench")
+            for number in range(self.shape.applications)
+        ]
+
+    def asks(self, prefix: str, count: int) -> list[si.Allocation]:
+        """So many asks, round robin over the applications."""
+        quantities = {"vcore": CORES_MILLI, "memory": MEMORY_BYTES}
+        return [
+            ask(f"{prefix}-{number}", f"app-{number % self.shape.applications}", quantities, tags={"creationTime": "1"})
+            for number in range(count)
+        ]
+
     async def set_up(self, rm: RmClient) -> float:
         """Registers, adds nodes and applications; gives the seconds from the first node to the last acceptance."""
         shape = self.shape
@@ -82,18 +97,14 @@ class Driver:
             await rm.send_nodes(part)
         await asyncio.wait_for(rm.nodes_answered(), STEP_TIMEOUT_S)
         nodes_s = time.monotonic() - began
-        applications = [
-            application(f"app-{number}", f"root.q{number % shape.queues}", user="bench")
-            for number in range(shape.applications)
-        ]
-        await rm.send_applications(applications)
+        await rm.send_applications(self.applications())
         await asyncio.wait_for(rm.applications_answered(), STEP_TIMEOUT_S)
         assert not self.rejected, self.rejected[:3]
         return nodes_s
 
     async def ask_up_front(self, rm: RmClient, prefix: str) -> dict[str, float]:
         """All asks as fast as they are taken."""
-        asks = self._asks(prefix, self.shape.asks)
+        asks = self.asks(prefix, self.shape.asks)
         self._begin(self.allocated + len(asks))
         began = time.monotonic()
         for part in chunks(asks, self.shape.asks_per_message):
@@ -105,7 +116,7 @@ class Driver:
 
     async def ask_on_a_clock(self, rm: RmClient, prefix: str, asks_per_s: float, duration_s: float) -> dict[str, float]:
         """One ask in a message, each at its time, whatever happened to those before."""
-        asks = self._asks(prefix, int(asks_per_s * duration_s))
+        asks = self.asks(prefix, int(asks_per_s * duration_s))
         self._begin(self.allocated + len(asks))
         began = time.monotonic() + 0.05
         for number, item in enumerate(asks):
@@ -122,7 +133,7 @@ class Driver:
 
     async def release_all(self, rm: RmClient, prefix: str) -> float:
         """Releases what ask_up_front got; gives releases/s."""
-        asks = self._asks(prefix, self.shape.asks)
+        asks = self.asks(prefix, self.shape.asks)
         releases = [release(item.applicationID, item.allocationKey) for item in asks]
         self._begin(self.released + len(releases))
         began = time.monotonic()
@@ -130,13 +141,6 @@ class Driver:
             await rm.send_releases(part)
         await self._until_reached("releases")
         return round(len(releases) / (self.last_at - began), 1)
-
-    def _asks(self, prefix: str, count: int) -> list[si.Allocation]:
-        quantities = {"vcore": CORES_MILLI, "memory": MEMORY_BYTES}
-        return [
-            ask(f"{prefix}-{number}", f"app-{number % self.shape.applications}", quantities, tags={"creationTime": "1"})
-            for number in range(count)
-        ]
 
     def _begin(self, wanted: int) -> None:
         self._wanted = wanted

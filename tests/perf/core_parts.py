@@ -1,0 +1,103 @@
+"""What the core's benchmarks share: the shell's part around a core, without logs and protobuf."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core.outcome import NewAllocation, Outcome
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.queue_yaml import load_queue_config
+from muster_scheduler.service import ingest
+from muster_scheduler.service.settings import SchedulerSettings
+
+ROOT = Path(__file__).parents[2]
+ASKS_PER_REQUEST = 1_000
+PODS_PER_NODE = 1_048_576
+MIB = 1 << 20
+CREATED_S = 1_750_000_000
+START_NS = CREATED_S * 1_000_000_000
+HEADROOM = 1.25
+EMPTY_TICK_WAIT_S = 0.005  # WorkerSettings.empty_tick_wait_s
+
+T = TypeVar("T")
+
+
+def resource(quantities: dict[str, int]) -> si.Resource:
+    """Quantities as an si.Resource."""
+    return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
+
+
+def drain(out: Outcome) -> int:
+    """Takes an outcome as the shell does, to the last object; gives how many allocations it carries."""
+    made = sum(1 for fact in out.facts if isinstance(fact, NewAllocation))
+    for _ in out.events:
+        pass
+    for _ in out.objects():
+        pass
+    return made
+
+
+def started(config: str, nodes: int, capacity: dict[str, int]) -> SchedulerCore:
+    """A core with these queues (YAML) and so many nodes of this capacity."""
+    parsed, problems = load_queue_config(config)
+    assert parsed is not None, problems
+    core = SchedulerCore(parsed)
+    drain(core.start(START_NS))
+    each = resource(capacity)
+    request = si.NodeRequest(
+        nodes=[
+            si.NodeInfo(nodeID=f"node-{number:05}", action=si.NodeInfo.CREATE, schedulableResource=each)
+            for number in range(nodes)
+        ]
+    )
+    drain(core.apply(ingest.nodes(request.SerializeToString()), START_NS))
+    return core
+
+
+def budget() -> int:
+    """Allocations in one cycle, as the service has it."""
+    return SchedulerSettings().max_allocations_batch
+
+
+def clock() -> Callable[[], int]:
+    """Nanoseconds: the asks are created when it starts, and time goes by as it does in a service."""
+    begun = time.perf_counter_ns()
+    return lambda: START_NS + time.perf_counter_ns() - begun
+
+
+def at_rest(core: SchedulerCore, seconds: float) -> dict[str, float]:
+    """Ticks a core that is at rest as the service does: CPU seconds over seconds, and how many ticks there were."""
+    cpu, begun, ticks = time.process_time(), time.monotonic(), 0
+    while (left := begun + seconds - time.monotonic()) > 0:
+        deadline_ns = core.next_deadline_ns() if core.exhausted else 0
+        wait = left if deadline_ns is None else min(left, (deadline_ns - time.time_ns()) / 1e9)
+        if wait > 0:
+            time.sleep(wait)
+            continue
+        ticks += 1
+        if not drain(core.cycle(time.time_ns(), budget())):
+            time.sleep(EMPTY_TICK_WAIT_S)
+    cpu = time.process_time() - cpu
+    return {"idle_s": seconds, "ticks": ticks, "cpu_percent": round(100 * cpu / seconds, 3)}
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items, so many at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def in_a_process(module: str, *arguments: str) -> dict[str, float]:
+    """Runs one part of a benchmark in a process of its own; it prints one JSON object."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=3600
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found

@@ -10,8 +10,8 @@ PYTEST_ARGS ?=
 BENCH_OUT ?= bench.json
 BENCH_ARGS ?=
 SEED ?=
-SEEDS ?= 5000
-STEPS ?= 60
+SEEDS ?=
+STEPS ?=
 OPENB_ARGS ?=
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
@@ -20,7 +20,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo test test-unit check format simulate bench bench-core openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo test test-unit check format simulate simulate-gangs bench bench-core openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -49,8 +49,14 @@ test: install-dev ## every test; finds or installs Kafka, Redis and PostgreSQL (
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
-simulate: install-dev ## random lives of a cluster with an auditor beside them (SEEDS=5000 STEPS=60; SEED=17 for one)
-	@PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) --jobs $(JOBS) $(if $(SEED),--seed $(SEED))
+LIVES = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
+
+simulate: install-dev ## random lives of a cluster with an auditor beside them (SEEDS=5000 STEPS=60; SEED=17 for one, with gangs too)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --jobs $(JOBS) $(LIVES)
+	@$(if $(SEED),PYTHONPATH=tests $(BIN)/python -m simulation.gangs $(LIVES))
+
+simulate-gangs: install-dev ## random lives with gangs, twice under another hash seed (SEEDS=2000 STEPS=300; SEED=17 for one)
+	@PYTHONPATH=tests $(BIN)/python -m simulation.gangs $(LIVES)
 
 check: install-dev ## style, types, who imports whom, stubs and locks
 	$(BIN)/ruff check .

@@ -25,8 +25,9 @@ from muster_scheduler.core.commands import (
 )
 from muster_scheduler.core.outcome import Fact, ReleasedAllocation
 from simulation import gangs_worlds, worlds
-from simulation.gangs_auditor import CREATION_TIME, Auditor
+from simulation.gangs_auditor import Auditor
 from simulation.gangs_books import SECOND_NS, Amounts, Ask, Books, Held
+from simulation.gangs_hearing import CREATION_TIME
 
 NODES_MAX, APPS_MAX, HELD_MAX = 8, 6, 40
 PARTITION = "default"
@@ -156,7 +157,7 @@ class ResourceManager:
             if not self.patient and dice.random() < self._swallows:
                 self.tally["RM: a release was swallowed"] += 1
                 continue
-            termination = fact.termination
+            termination: Termination = fact.termination
             if dice.random() < 0.12:
                 termination = dice.choice(_OTHER_WORDS)
             late = 0 if self.patient else dice.choice([0, 0, 1, 1, 2, 5, 12]) * self._slow

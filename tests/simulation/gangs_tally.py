@@ -38,6 +38,7 @@ gang: Completed in phase USED
 gang: Completed in phase WAITING
 gang: Failed in phase OVER
 gang: started as a whole
+gang: starts again
 gang: started with one
 gang: waits for room as a whole
 placeholder gone: free, by its application

@@ -1,0 +1,331 @@
+"""What each command does to the books of gangs, and how it must be answered. Told naively, item by item."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    Command,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateConfiguration,
+    UpdateNodes,
+)
+from muster_scheduler.core.outcome import Fact, RejectedApplication
+from simulation.gangs_books import (
+    PLACEHOLDERS_WAIT_NS,
+    SECOND_NS,
+    App,
+    Ask,
+    Books,
+    Document,
+    Held,
+    Node,
+    must,
+    vector,
+)
+
+CREATION_TIME = "yunikorn.apache.org/creationTime"
+# What an allocation that was told to go was told, in the RM's words.
+TOLD = {
+    "preempted": Termination.PREEMPTED_BY_SCHEDULER,
+    "timeout": Termination.TIMEOUT,
+    "replaced": Termination.PLACEHOLDER_REPLACED,
+}
+# What the RM says for the second time, and is not told again.
+_CONFIRMATIONS = (
+    Termination.TIMEOUT,
+    Termination.PREEMPTED_BY_SCHEDULER,
+    Termination.PLACEHOLDER_REPLACED,
+    Termination.SCHEDULING_FAILED_ON_RM,
+)
+
+
+class Hearing:
+    """Takes commands into the books.
+
+    :ivar document: the configuration in force; ``offered``: the one that the next UpdateConfiguration carries.
+    :ivar tally: how often what came up.
+    """
+
+    def __init__(self, document: Document, tally: Counter[str]) -> None:
+        self.tally = tally
+        self.document = document
+        self.offered: Document | None = None
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """The RM registered anew: nothing is known but the configuration."""
+        self.books = Books(self.document)
+        self.now_ns = 0
+        self._order = 0
+        # What must still be said in answer to a command.
+        self._echoes: Counter[tuple[str, str, str, Termination]] = Counter()
+        self._answers: Counter[tuple[str, str]] = Counter()
+        self._adopted: dict[tuple[str, str], AskItem] = {}
+        # Placeholders that are gone, and the asks that they made room for.
+        self._owed: list[tuple[Held, Ask]] = []
+
+    def hear(self, command: Command, facts: list[Fact]) -> None:
+        """One command; of the answers only a rejection's reason is looked at here."""
+        match command:
+            case UpdateAllocations():
+                for release in command.releases:
+                    self._hear_release(release)
+                for item in command.asks:
+                    self._hear_ask(item)
+            case UpdateNodes():
+                for node in command.nodes:
+                    self._hear_node(node)
+            case UpdateApplications():
+                for new in command.new:
+                    self._hear_application(new, facts)
+                for _, app_id in command.remove:
+                    self._hear_removal(app_id)
+            case UpdateConfiguration():
+                assert self.offered is not None
+                self.document = self.offered
+                self.books.configure(self.document)
+                self._answers["configuration", ""] += 1
+                self.tally["configuration"] += 1
+
+    def all_is_answered(self, command: Command) -> None:
+        """Whether everything was said that had to be."""
+        for what in (self._echoes, self._answers):
+            left = +what
+            must(not left, "answer", f"not answered: {list(left)[:3]} after {command}")
+            what.clear()
+        must(not self._adopted, "answer", f"not echoed: {list(self._adopted)[:3]}")
+
+    # ---- commands: nodes -------------------------------------------------------------------------------------------
+
+    def _hear_node(self, item: NodeItem) -> None:
+        books = self.books
+        self.tally[f"node: {item.action.name}"] += 1
+        if item.action in (NodeAction.CREATE, NodeAction.CREATE_DRAIN):
+            node = Node(item.node_id, vector(item.capacity or {}), item.action is NodeAction.CREATE)
+            books.nodes[item.node_id] = node
+            self._answers["accepted node", item.node_id] += 1
+            for existing in item.existing:
+                self._hear_adopted(existing._replace(node_id=item.node_id))
+            return
+        node = books.nodes[item.node_id]
+        if item.action is NodeAction.UPDATE:
+            node.capacity = vector(item.capacity or {})
+        elif item.action is NodeAction.DECOMISSION:
+            del books.nodes[item.node_id]
+            for app in books.apps.values():
+                for held in [each for each in app.held.values() if each.node is node]:
+                    heir = app.asks.get(held.heir)
+                    self._echoes[app.app_id, held.key, held.uuid, Termination.STOPPED_BY_RM] += 1
+                    self._note_gone(held, "node")
+                    books.drop(held, "timed_out" if held.told == "timeout" else "lost")
+                    if heir is not None:
+                        self._owed.append((held, heir))
+        else:
+            node.schedulable = item.action is NodeAction.DRAIN_TO_SCHEDULABLE
+
+    # ---- commands: applications ------------------------------------------------------------------------------------
+
+    def _hear_application(self, item: AppItem, facts: list[Fact]) -> None:
+        books = self.books
+        must(item.app_id not in books.apps, "harness", f"{item.app_id} is there")
+        queue = books.queues[item.queue]
+        total = vector(item.placeholder_ask) if item.placeholder_ask else None
+        timeout_ns = item.execution_timeout_ms * 1_000_000 or PLACEHOLDERS_WAIT_NS
+        created = item.tags.get(CREATION_TIME)
+        if created is not None and int(created) * SECOND_NS <= self.now_ns:
+            timeout_ns = max(int(created) * SECOND_NS + timeout_ns - self.now_ns, 1_000_000)
+        app = App(item.app_id, queue, item.user, timeout_ns, item.gang_style, total, total is not None)
+        if total is not None:
+            app.phase = "WAITING"
+        books.apps[app.app_id] = app
+        books.assign_limits(app)
+        why = ""
+        if total is not None:
+            if queue.property("application.sort.policy", "fifo") == "fair":
+                why = "unsupported sort type fair"
+            else:
+                large = any(total[n] > each.most[n] for each in queue.levels[:-1] for n in (0, 1, 2))
+                limited = any(total[n] > each.most[n] for each in app.limits for n in (0, 1, 2))
+                why = "larger than max queue allocation" if large else "larger than the limit" if limited else ""
+        if not why:
+            self._answers["accepted application", item.app_id] += 1
+            return
+        del books.apps[app.app_id]
+        self._answers["rejected application", item.app_id] += 1
+        self.tally[f"application rejected: {why}"] += 1
+        said = next((fact for fact in facts if isinstance(fact, RejectedApplication)), None)
+        must(said is not None and why in said.reason, "admission", f"{item}: {said}, expected {why!r}")
+
+    def _hear_removal(self, app_id: str) -> None:
+        app = self.books.apps.get(app_id)
+        if app is None:
+            return
+        self.tally["application: removed"] += 1
+        for ask in list(app.asks.values()):
+            self.books.remove_ask(ask, "lost")
+        for held in list(app.held.values()):
+            self._echoes[app_id, held.key, held.uuid, Termination.STOPPED_BY_RM] += 1
+            self._note_gone(held, "its application")
+            self.books.drop(held, "lost")
+        self._forget(app)
+
+    def _forget(self, app: App) -> None:
+        del self.books.apps[app.app_id]
+
+    # ---- commands: asks --------------------------------------------------------------------------------------------
+
+    def _hear_ask(self, item: AskItem) -> None:
+        if item.node_id:
+            self._hear_adopted(item)
+            return
+        books = self.books
+        app = books.apps.get(item.app_id)
+        wants = vector(item.quantities)
+        if app is None or app.state == "Failing" or not any(wants):
+            self._answers["rejected ask", item.key] += 1
+            return
+        old = app.asks.get(item.key)
+        made = old.made if old is not None else sum(key == item.key for key, _ in app.held)
+        if made >= item.wanted:
+            if old is not None:
+                books.remove_ask(old, "lost")
+            return
+        self._order += 1
+        ask = Ask(
+            self._order,
+            app,
+            item.key,
+            dict(item.quantities),
+            wants,
+            0,
+            made,
+            item.priority,
+            item.task_group,
+            item.placeholder and bool(item.task_group),
+            item.previous_generation,
+            item.allow_preempt_other,
+            item.allow_preempt_self,
+        )
+        pending = item.wanted - made
+        if old is not None:
+            self._replace_ask(old, ask, pending)
+        books.add_ask(ask, pending)
+        if ask.placeholder:
+            app.groups[ask.task_group].asked += pending
+        self.tally[f"ask: {'placeholder' if ask.placeholder else 'real'}"] += 1
+
+    def _replace_ask(self, old: Ask, new: Ask, pending: int) -> None:
+        """The same key again."""
+        new.order = old.order
+        if old.placeholder:
+            old.app.groups[old.task_group].asked -= old.pending
+        same = (old.wants, old.pending, old.priority) == (new.wants, pending, new.priority)
+        if old.wants == new.wants:
+            new.mismatched = old.mismatched
+        self.tally["ask: again" if same else "ask: changed"] += 1
+        if old.leaving:
+            self.tally["ask: changed while a placeholder leaves"] += 1
+        self.books.remove_ask(old, "")
+
+    def _hear_adopted(self, item: AskItem) -> None:
+        books = self.books
+        app, node = books.apps.get(item.app_id), books.nodes.get(item.node_id)
+        wants = vector(item.quantities)
+        if app is None or node is None or not any(wants):
+            self._answers["rejected ask", item.key] += 1
+            return
+        self._adopted[item.app_id, item.key] = item
+
+    # ---- commands: releases ----------------------------------------------------------------------------------------
+
+    def _hear_release(self, item: ReleaseItem) -> None:
+        books = self.books
+        app = books.apps.get(item.app_id)
+        if app is None:
+            return
+        self.tally[f"release: {item.termination.name}{' (ask)' if item.ask_only else ''}"] += 1
+        found = [
+            held
+            for held in app.held.values()
+            if (held.uuid == item.uuid if item.uuid else not item.key or held.key == item.key)
+        ]
+        if item.ask_only:
+            found = []
+        failed_on_rm = item.termination is Termination.SCHEDULING_FAILED_ON_RM and not item.ask_only
+        if failed_on_rm and app.state != "Failing":
+            for held in found:
+                if held.told in ("timeout", "replaced"):
+                    self._end(held, item)
+                else:
+                    self._ask_again(held)
+            return
+        if item.termination is not Termination.TIMEOUT or item.ask_only:
+            for ask in list(app.asks.values()):
+                if ask.key == item.key or (not item.key and not item.uuid):
+                    self.tally["ask: cancelled"] += 1
+                    if ask.leaving:
+                        self.tally["ask: cancelled while a placeholder leaves"] += 1
+                    books.remove_ask(ask, "lost")
+        for held in found:
+            self._end(held, item)
+
+    def _end(self, held: Held, item: ReleaseItem) -> None:
+        if item.termination not in _CONFIRMATIONS:
+            termination = item.termination or Termination.STOPPED_BY_RM
+            self._echoes[held.app.app_id, held.key, held.uuid, Termination(termination)] += 1
+        heir, became = (
+            held.app.asks.get(held.heir),
+            {"timeout": "timed_out", "replaced": "replaced"}.get(held.told, "lost"),
+        )
+        if held.told:
+            other = item.termination is not TOLD[held.told]
+            self.tally[f"confirmed: {held.told}{' in other words' if other else ''}"] += 1
+        if not held.placeholder:
+            held.app.awaits = False
+        self._note_gone(held, "the RM")
+        self.books.drop(held, became)
+        if heir is not None:
+            self._owed.append((held, heir))
+
+    def _note_gone(self, held: Held, why: str) -> None:
+        if held.placeholder:
+            self.tally[f"placeholder gone: {held.told or 'free'}, by {why}"] += 1
+
+    def _ask_again(self, held: Held) -> None:
+        """The RM could not start it."""
+        books, app = self.books, held.app
+        old = app.asks.get(held.key)
+        books.drop(held, "lost")
+        if held.placeholder:
+            app.groups[held.task_group].lost -= 1
+        self.tally["ask: again after a failure on the RM"] += 1
+        # (With others of its ask still pending they become what it was: their size may have changed since.)
+        pending, made = 1, sum(key == held.key for key, _ in app.held)
+        if old is not None:
+            pending, made = old.pending + 1, old.made - 1
+            books.remove_ask(old, "")
+        self._order += 1
+        ask = Ask(
+            self._order,
+            app,
+            held.key,
+            held.said,
+            held.wants,
+            0,
+            made,
+            held.priority,
+            held.task_group,
+            held.placeholder,
+            held.previous,
+            held.may_preempt,
+            held.may_go,
+        )
+        books.add_ask(ask, pending)

@@ -1,0 +1,50 @@
+"""Random lives with gangs, from seeds, to the end of every placeholder and application: see README.md.
+
+These are a slice; ``make simulate-gangs`` lives thousands. More of them: ``MUSTER_SIMULATION_SEEDS=500 pytest …``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulation.gangs import fate, story
+from simulation.gangs_life import GangLife
+
+SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "40")))
+STEPS = 150
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
+def test_a_random_life_of_gangs_keeps_every_promise_and_ends(seed: int) -> None:
+    """Seed 003: start, replacement, time-out, completion, recovery; nothing counted twice, nothing left behind."""
+    why = fate(GangLife(seed), STEPS)
+    if why:
+        told = (
+            f"the end of its story:\n{story(seed, STEPS)}\n{why}\nagain: make simulate-gangs SEED={seed} STEPS={STEPS}"
+        )
+        pytest.fail(told, pytrace=False)
+
+
+def test_the_same_seed_gives_the_same_gangs_under_another_hash_seed() -> None:
+    command = [sys.executable, "-m", "simulation.gangs", "--lines", "--seeds", "6", "--steps", "120"]
+    running = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=Path(__file__).parent.parent,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    first, second = (
+        [json.loads(line) for line in process.communicate(timeout=100)[0].splitlines()] for process in running
+    )
+    assert [process.returncode for process in running] == [0, 0]
+    assert [each.get("seed") for each in first] == [*range(6), None]
+    assert first == second

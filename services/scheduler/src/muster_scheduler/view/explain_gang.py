@@ -136,20 +136,18 @@ def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
     return f"{said} Of {asked} placeholder{'s' if asked > 1 else ''} {', '.join(parts)}."
 
 
-def replacements(app: Application) -> Iterator[tuple[Allocation, str]]:
-    """Who took whose place, and who is about to: (real allocation, "") or (placeholder that leaves, ask's key)."""
-    for held in list(app.allocations.values()):
-        if held.gone:
-            continue
-        if held.replaces is not None:
-            yield held, ""
-        elif held.replaced_by:
-            yield held, held.replaced_by
+def replacements(app: Application) -> Iterator[Allocation]:
+    """In the order of time: who took a placeholder's place, and placeholders that are leaving for somebody."""
+    found = [held for held in app.allocations.values() if held.replaces is not None or held.replaced_by]
+    found.sort(key=lambda held: (_since_ns(held), held.submission, held.ordinal))
+    for held in found:
+        if not held.gone:
+            yield held
 
 
-def replacement(of: tuple[Allocation, str]) -> ReplacementDao:
+def replacement(held: Allocation) -> ReplacementDao:
     """One of them."""
-    held, for_key = of
+    for_key = held.replaced_by or ""
     placeholder = held.replaces.key if held.replaces is not None else held.key
     key = for_key or held.key
     leaving = f"Placeholder {placeholder} on node {held.node_id} was told to make room for {key}."
@@ -159,9 +157,13 @@ def replacement(of: tuple[Allocation, str]) -> ReplacementDao:
         task_group=held.task_group,
         node=held.node_id,
         state="LEAVING" if for_key else "DONE",
-        since=held.told_ns if for_key else held.allocated_ns,
+        since=_since_ns(held),
         message=leaving if for_key else f"{key} took the place of placeholder {placeholder}, on node {held.node_id}.",
     )
+
+
+def _since_ns(held: Allocation) -> int:
+    return held.told_ns if held.replaced_by else held.allocated_ns
 
 
 # ---- of a queue ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,348 @@
+"""Muster as `muster up` runs it, in this process and with a clock that may be put forward; and a resource manager."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+from muster_bus.clock import SystemClock
+from muster_bus.settings import make_log
+from muster_cli.serving import _everything
+from muster_cli.settings import embedded_defaults, load
+from muster_client import (
+    Callbacks,
+    ClientSettings,
+    RmClient,
+    application,
+    ask,
+    confirmation,
+    existing_allocation,
+    node,
+    previous_ask,
+)
+from muster_client.callbacks import Rejection
+from muster_client.local import free_ports
+from muster_proto.si.v1 import si_pb2 as si
+
+PATIENCE_S = 20.0
+P = "/ws/v1/partition/default"
+E = "/ws/v1/explain"
+QUICK = ClientSettings(backoff_min_ms=20, backoff_max_ms=200, close_timeout_s=1, linger_s=0.2)
+
+
+class Told(NamedTuple):
+    """One thing that the resource manager heard.
+
+    :param kind: new, released, dropped (an ask that the scheduler gave up), rejected, application (its ``name`` is
+        then its state, "Rejected", or "accepted").
+    :param name: the allocation's, see :meth:`Rm.name`.
+    :param how: the termination type of a release, the node of an allocation.
+    """
+
+    kind: str
+    name: str
+    how: str = ""
+    message: str = ""
+
+
+class MovableClock(SystemClock):
+    """The system's time, and what it was put forward by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_s = 0.0
+
+    def now_ns(self) -> int:
+        return super().now_ns() + round(self.ahead_s * 1e9)
+
+    def forward(self, seconds: float) -> None:
+        self.ahead_s += seconds
+
+
+class Muster(NamedTuple):
+    """Where it serves."""
+
+    gateway: str
+    http: str
+    clock: MovableClock
+
+
+@asynccontextmanager
+async def muster_here(directory: Path) -> AsyncIterator[Muster]:
+    """Gateway, scheduler, view and publisher on the embedded log, over real sockets."""
+    grpc_port, http_port = free_ports(2)
+    gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
+    given = [("gateway.grpc_address", "", gateway), ("gateway.http_address", "", http)]
+    settings = load(None, (), given, embedded_defaults(directory)).values
+    clock = MovableClock()
+    log = make_log(settings.log, clock)
+    _, parts, checks = _everything(settings, log, clock)
+    async with AsyncExitStack() as stack:
+        await log.start()
+        stack.push_async_callback(log.close)
+        for part in parts:
+            await part.service.start()
+            stack.push_async_callback(part.service.stop)
+        for check in checks:
+            await eventually(check, "Muster is ready")
+        yield Muster(gateway, f"http://{http}", clock)
+
+
+async def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """Waits until the condition (plain or async) gives something; gives that."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = condition()
+                found = await found if asyncio.iscoroutine(found) else found
+                if found:
+                    return found
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}") from None
+
+
+def unordered(value: Any) -> Any:
+    """Lists have no order in REST."""
+    if isinstance(value, dict):
+        return {name: unordered(each) for name, each in value.items()}
+    return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
+
+
+class Rm:
+    """A resource manager that remembers what it heard, in order, and confirms nothing by itself.
+
+    :param previous: it speaks as seed 001: AllocationAsks with maxAllocations, UUIDs, nodes with their allocations.
+    :ivar heard: everything, in the order of each stream.
+    :ivar runs: what was allocated and not released, by name.
+    """
+
+    def __init__(self, gateway: str, http: str, rm_id: str, queues: str, *, previous: bool = False) -> None:
+        self.rm_id, self.previous = rm_id, previous
+        self.heard: list[Told] = []
+        self.runs: dict[str, si.Allocation] = {}
+        self._told: dict[str, si.AllocationRelease] = {}
+        self._uuids: dict[str, list[str]] = {}
+        self._barriers = 0
+        callbacks = Callbacks(
+            on_allocated=self._allocated,
+            on_released=self._released,
+            on_released_asks=self._dropped,
+            on_rejected_allocation=self._rejected,
+            on_application=self._application,
+        )
+        self.client = RmClient(gateway, rm_id, config=queues, callbacks=callbacks, settings=QUICK)
+        self._http = httpx.AsyncClient(base_url=http, timeout=10)
+
+    async def __aenter__(self) -> Rm:
+        await self.client.register()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+        await self._http.aclose()
+
+    # ---- what it hears ---------------------------------------------------------------------------------------------
+
+    def name(self, item: si.Allocation | si.AllocationRelease) -> str:
+        """The key; of the previous generation's repeats, which share it, ``key/n`` in the order of hearing of them."""
+        if not self.previous or not item.UUID:
+            return item.allocationKey
+        repeats = self._uuids.setdefault(item.allocationKey, [])
+        if item.UUID not in repeats:
+            repeats.append(item.UUID)
+        return f"{item.allocationKey}/{repeats.index(item.UUID)}"
+
+    def _allocated(self, items: Sequence[si.Allocation]) -> None:
+        for item in items:
+            name = self.name(item)
+            self.runs[name] = item
+            self.heard.append(Told("new", name, item.nodeID))
+
+    def _released(self, items: Sequence[si.AllocationRelease]) -> None:
+        for item in items:
+            name = self.name(item)
+            if item.terminationType == si.STOPPED_BY_RM:
+                self.runs.pop(name, None)
+            elif name in self.runs:
+                self._told[name] = item
+            how = si.TerminationType.Name(item.terminationType)
+            kind = "released" if name in self.runs or item.terminationType == si.STOPPED_BY_RM else "dropped"
+            self.heard.append(Told(kind, name, how, item.message))
+
+    def _dropped(self, items: Sequence[si.AllocationAskRelease]) -> None:
+        for item in items:
+            how = si.TerminationType.Name(item.terminationType)
+            self.heard.append(Told("dropped", item.allocationKey, how, item.message))
+
+    def _rejected(self, items: Sequence[Rejection]) -> None:
+        self.heard += [Told("rejected", item.allocation_key, "", item.reason) for item in items]
+
+    def _application(
+        self,
+        accepted: Sequence[si.AcceptedApplication],
+        rejected: Sequence[si.RejectedApplication],
+        updated: Sequence[si.UpdatedApplication],
+    ) -> None:
+        self.heard += [Told("application", item.applicationID, "accepted") for item in accepted]
+        self.heard += [Told("application", item.applicationID, "Rejected", item.reason) for item in rejected]
+        self.heard += [Told("application", item.applicationID, item.state, item.message) for item in updated]
+
+    async def hears(self, kind: str, name: str, how: str = "", *, times: int = 1) -> Told:
+        """Waits until it has heard that (so often); gives the last of them."""
+
+        def found() -> list[Told]:
+            alike = [told for told in self.heard if told[:2] == (kind, name) and (not how or told.how == how)]
+            return alike if len(alike) >= times else []
+
+        last: Told = (await eventually(found, f"{kind} {name} {how}; heard: {self.heard}"))[-1]
+        return last
+
+    async def runs_these(self, *names: str) -> None:
+        """Waits until it runs just these."""
+        await eventually(lambda: set(self.runs) == set(names), f"{names} run; heard: {self.heard}")
+
+    async def barrier(self) -> None:
+        """Returns when all that it sent before on the allocations' stream was decided, and the answers are here."""
+        self._barriers += 1
+        key = f"barrier-{self._barriers}"
+        await self.client.send_asks([ask(key, "nobody", {"vcore": 1})])
+        await self.hears("rejected", key)
+
+    # ---- what it says ----------------------------------------------------------------------------------------------
+
+    async def nodes(self, *, existing: Sequence[si.Allocation] = (), **vcores: int) -> None:
+        """Nodes with so many vcores (in thousandths); underscores of names are dashes."""
+        await self.client.send_nodes(
+            [node(name, {"vcore": vcore}, existing_allocations=existing) for name, vcore in vcores.items()]
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            await self.client.nodes_answered()
+
+    async def node_action(self, name: str, action: si.NodeInfo.ActionFromRM.ValueType) -> None:
+        await self.client.send_nodes([node(name, {}, action=action)])
+
+    async def application(
+        self, app: str, queue: str, total: int = 0, *, style: str = "", timeout_ms: int = 0, user: str = "ann"
+    ) -> Told:
+        """Announces it; gives the answer."""
+        asked = {"vcore": total} if total else None
+        before = len(self.heard)
+        await self.client.send_applications(
+            [
+                application(
+                    app,
+                    queue,
+                    user=user,
+                    placeholder_ask=asked,
+                    gang_scheduling_style=style,
+                    execution_timeout_ms=timeout_ms,
+                )
+            ]
+        )
+
+        def answer() -> list[Told]:
+            answers = ("accepted", "Rejected")
+            return [told for told in self.heard[before:] if told[:2] == ("application", app) and told.how in answers]
+
+        first: Told = (await eventually(answer, f"an answer for {app}"))[0]
+        return first
+
+    async def placeholders(self, app: str, count: int, vcore: int, group: str = "workers") -> list[str]:
+        """Asks for them; gives the names that they will have."""
+        if self.previous:
+            asked = previous_ask(
+                f"{group}-p", app, {"vcore": vcore}, max_allocations=count, task_group=group, placeholder=True
+            )
+            await self.client.send_asks([asked])
+            return [f"{group}-p/{number}" for number in range(count)]
+        names = [f"{group}-p{number}" for number in range(count)]
+        await self.client.send_asks(
+            [ask(name, app, {"vcore": vcore}, task_group=group, placeholder=True) for name in names]
+        )
+        return names
+
+    async def real(self, app: str, key: str, vcore: int, group: str = "workers") -> str:
+        """Asks for one; gives the name that it will have."""
+        make = previous_ask if self.previous else ask
+        await self.client.send_asks([make(key, app, {"vcore": vcore}, task_group=group)])
+        return f"{key}/0" if self.previous else key
+
+    async def confirm(self, *names: str) -> None:
+        """Says that what was told to go is gone."""
+        for name in names:
+            self.runs.pop(name, None)
+        await self.client.send_releases([confirmation(self._told.pop(name)) for name in names])
+
+    async def ends(self, name: str) -> None:
+        """Ends an allocation by its own will."""
+        held = self.runs[name]
+        release = si.AllocationRelease(
+            partitionName="default",
+            applicationID=held.applicationID,
+            allocationKey=held.allocationKey,
+            UUID=held.UUID if self.previous else "",
+        )
+        await self.client.send_releases([release])
+        await eventually(lambda: name not in self.runs, f"the end of {name}")
+
+    def reports(self, name: str) -> si.Allocation:
+        """What runs, as it is reported after a registration."""
+        held = self.runs[name]
+        return existing_allocation(
+            held.allocationKey,
+            held.applicationID,
+            held.nodeID,
+            {kind: quantity.value for kind, quantity in held.resourcePerAlloc.resources.items()},
+            uuid=held.UUID,
+            task_group=held.taskGroupName,
+            placeholder=held.placeholder,
+        )
+
+    # ---- what it sees ----------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, **parameters: str) -> Any:
+        """What REST says; None: 404."""
+        answer = await self._http.get(path, params={"rm": self.rm_id, **parameters})
+        if answer.status_code == 404:
+            return None
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def shows(self, path: str, what: Callable[[Any], Any], said: str = "") -> Any:
+        """Waits until what REST says holds; gives it. (The view follows the log.)"""
+        last: Any = None
+
+        async def look() -> Any:
+            nonlocal last
+            last = await self.get(path)
+            return [last] if last is not None and what(last) else None
+
+        try:
+            return (await eventually(look, said or path))[0]
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it says {last}") from None
+
+    async def app(self, app: str, what: Callable[[Any], Any] = lambda _: True) -> Any:
+        return await self.shows(f"{P}/application/{app}", what)
+
+    async def explains(self, app: str, what: Callable[[Any], Any] = lambda _: True) -> Any:
+        return await self.shows(f"{E}/application/{app}", what)
+
+    async def events(self, app: str, detail: int) -> list[dict[str, Any]]:
+        """The application's events with that detail, once there are any."""
+
+        async def found() -> list[dict[str, Any]]:
+            batch = await self.get("/ws/v1/events/batch", count="1000")
+            return [
+                each
+                for each in (batch or {}).get("EventRecords") or []
+                if each.get("type") == 2 and each["objectID"] == app and each.get("eventChangeDetail") == detail
+            ]
+
+        events: list[dict[str, Any]] = await eventually(found, f"events {detail} of {app}")
+        return events

@@ -109,6 +109,8 @@ def item(
     originator: bool = False,
     required_node: str = "",
     node_id: str = "",
+    task_group: str = "",
+    placeholder: bool = False,
     **quantities: int,
 ) -> AskItem:
     """An ask, or with ``node_id`` an allocation that exists: by default it may be preempted and may preempt."""
@@ -120,6 +122,8 @@ def item(
         wanted,
         priority,
         tags={REQUIRED_NODE: required_node} if required_node else {},
+        task_group=task_group,
+        placeholder=placeholder,
         originator=originator,
         allow_preempt_self=victim,
         allow_preempt_other=preempts,
@@ -215,9 +219,24 @@ class Laws:
             worth -= offset
         return held.priority <= worth
 
+    def together(self, held: Allocation) -> list[Allocation]:
+        """Those with whom it goes or stays: the rest of its gang where the queue says so, else only itself."""
+        if not is_of_whole_gang(held):
+            return [held]
+        assert held.app is not None
+        return [each for each in held.app.allocations.values() if is_of_whole_gang(each) and not was_told(each)]
+
     def rule(self, held: Allocation) -> PreemptionRule | None:
-        """By which rule it may be a victim, guarantees of its own queues apart."""
-        if held.app is None or held.preempted is not None or held.timed_out or held.demand.required_node:
+        """By which rule it may be a victim, guarantees of its own queues apart: all that go together, or none."""
+        if is_of_whole_gang(held) and held.app is not None:
+            leaving = [each.replaced_by for each in held.app.allocations.values() if each.replaced_by]
+            if any(key in held.app.asks for key in leaving):
+                return None
+        rules = {self._own_rule(each) for each in self.together(held)}
+        return None if None in rules or was_told(held) else rules.pop()
+
+    def _own_rule(self, held: Allocation) -> PreemptionRule | None:
+        if held.app is None or was_told(held) or held.demand.required_node:
             return None
         if not held.allow_preempt_self and not self.partition.config.preemption.opted_out_last:
             return None
@@ -277,10 +296,11 @@ class Laws:
 
     def lawful_sets(self) -> Iterator[tuple[Node, tuple[Allocation, ...]]]:
         """All of them, small ones first. (Law 2 apart: what is not needed can be left out of any of these.)"""
-        candidates = self.candidates()
+        candidates = list(dict.fromkeys(tuple(self.together(held)) for held in self.candidates()))
         usable = self.usable()
         for size in range(1, len(candidates) + 1):
-            for chosen in combinations(candidates, size):
+            for units in combinations(candidates, size):
+                chosen = tuple(held for unit in units for held in unit)
                 if self.robbed(chosen):
                     continue
                 for node in usable:
@@ -298,17 +318,33 @@ class Laws:
         assert not self.robbed(victims), f"{self.robbed(victims)} would be under their guarantee"
         assert self.helps(node, victims), "the ask still has no place"
         for held in victims:
-            rest = [other for other in victims if other is not held]
+            unit = self.together(held)
+            assert set(unit) <= set(victims), f"{held} goes, and not all of its gang"
+            rest = [other for other in victims if other not in unit]
             assert not self.helps(node, rest), f"{held} is a needless victim"
+
+
+def was_told(held: Allocation) -> bool:
+    return held.preempted is not None or held.timed_out or held.replaced_by is not None
+
+
+def is_of_whole_gang(held: Allocation) -> bool:
+    """Whether it is a member of a gang that is preempted as a whole."""
+    if held.app is None or held.app.gang is None or not held.task_group:
+        return False
+    return held.app.queue.properties.get("gang.preemption") == "whole"
 
 
 # ---- random clusters -----------------------------------------------------------------------------------------------
 
 
-def random_arena(dice: random.Random, *, allocations: int) -> Arena:
-    """A tree of queues with guarantees, maxima, fences, offsets; nodes full of allocations; asks that wait."""
+def random_arena(dice: random.Random, *, allocations: int, gangs: bool = False) -> Arena:
+    """A tree of queues with guarantees, maxima, fences, offsets; nodes full of allocations; asks that wait.
+
+    :param gangs: many allocations are members of gangs, most of which are preempted as a whole.
+    """
     arena = Arena(
-        _random_queue(dice, "root", 0),
+        _random_queue(dice, "root", 0, gangs=gangs),
         preemption=PreemptionConfig(opted_out_last=dice.random() < 0.3),
         nodesort=dice.choice(["fair", "binpacking"]),
     )
@@ -320,13 +356,18 @@ def random_arena(dice: random.Random, *, allocations: int) -> Arena:
     for n in range(dice.randint(3, 5)):
         arena.app(f"app{n}", leaves[0] if n < 2 else dice.choice(leaves), user=dice.choice(["ann", "bob"]))
     apps = list(arena.partition.apps)
+    own = random.Random(dice.random()) if gangs else dice  # (so that what is said of gangs moves nothing else)
+    of_gangs = [app_id for app_id in apps if gangs and own.random() < 0.6]
     # 2. What runs, and nodes that are as good as full of it.
     for n in range(allocations):
         arena.now_ns += dice.choice([0, 10**9])
         node_id = dice.choice(names)
-        what = _random_quantities(dice, 3)
+        what: dict[str, Any] = _random_quantities(dice, 3)
+        app_id = dice.choice([*apps, apps[0]])
+        if app_id in of_gangs and own.random() < 0.85:
+            what |= {"task_group": own.choice(["t", "t", "u"]), "placeholder": own.random() < 0.6}
         arena.held(
-            dice.choice([*apps, apps[0]]),
+            app_id,
             f"held{n}",
             node_id,
             priority=dice.choice([0, 0, 1, 2, 3]),
@@ -343,6 +384,11 @@ def random_arena(dice: random.Random, *, allocations: int) -> Arena:
     for n in range(dice.randint(1, 4)):
         app_id = dice.choice([*apps[1:], apps[-1]])
         arena.want(app_id, f"ask{n}", priority=dice.choice([0, 1, 2, 3]), **_random_quantities(dice, 3))
+    # 4. Some placeholders give way to real asks, and the RM has not confirmed it yet.
+    for app_id in of_gangs:
+        if own.random() < 0.2:
+            kind = own.choice(TYPES)
+            arena.want(app_id, "real", priority=own.choice([0, 1]), task_group=own.choice(["t", "u"]), **{kind: 1})
     return arena
 
 
@@ -350,7 +396,7 @@ def _random_quantities(dice: random.Random, most: int) -> dict[str, int]:
     return {kind: dice.randint(1, most) for kind in dice.sample(TYPES, dice.choice([1, 1, 2, 2, 3]))}
 
 
-def _random_queue(dice: random.Random, name: str, depth: int) -> QueueConfig:
+def _random_queue(dice: random.Random, name: str, depth: int, *, gangs: bool) -> QueueConfig:
     names = [f"q{n}" for n in range(dice.randint(2, 3))] if depth == 0 else []
     if depth == 1 and dice.random() < 0.5:
         names = [f"q{n}" for n in range(2)]
@@ -363,13 +409,15 @@ def _random_queue(dice: random.Random, name: str, depth: int) -> QueueConfig:
         properties["priority.policy"] = "fence"
     if dice.random() < 0.1:
         properties["preemption.priority"] = "disabled"
+    if gangs and dice.random() < 0.7:
+        properties["gang.preemption"] = "whole"
     limits: tuple[LimitConfig, ...] = ()
     if dice.random() < 0.15:
         limits = (LimitConfig(users=("*",), max_resources={"vcore": dice.randint(2, 12)}),)
     return QueueConfig(
         name,
         parent=depth == 0,
-        queues=tuple(_random_queue(dice, child, depth + 1) for child in names),
+        queues=tuple(_random_queue(dice, child, depth + 1, gangs=gangs) for child in names),
         guaranteed=_some(dice, 0.7, 0, 9) if depth else None,
         maximum=_some(dice, 0.25, 4, 16) if depth else None,
         properties=properties,

@@ -1,0 +1,212 @@
+"""The laws of preemption (docs/preemption.md) where gangs go as a whole, on random clusters with seeds.
+
+A longer run: ``MUSTER_SIMULATION_SEEDS=20000 pytest tests/unit/core/test_preemption_gang_laws.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from muster_scheduler.core import invariants, preemption, preemption_victims
+from muster_scheduler.core.commands import UpdateAllocations
+from muster_scheduler.core.objects import Allocation, Application, Ask, PreemptionRule
+from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.preemption import Plan
+from muster_scheduler.core.preemption_cover import WholeGang
+from muster_scheduler.core.reasons import PreemptionNo
+from preempting import Arena, Laws, is_of_whole_gang, item, random_arena, was_told
+
+RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "600")), 600)
+PER_TEST = 200
+BATCHES = pytest.mark.parametrize("first", range(0, RUNS, PER_TEST), ids=lambda first: f"seeds-{first}")
+
+
+def waiting(arena: Arena) -> list[Ask]:
+    """Those that may come to preempt: not those for which a placeholder is leaving already, or that wait for one."""
+    return [
+        ask
+        for app in arena.partition.apps.values()
+        for ask in app.asks.values()
+        if not ask.preempts and ask.group is not None and not ask.group.held
+    ]
+
+
+def arena_of(dice: random.Random) -> Arena:
+    return random_arena(dice, allocations=dice.randint(4, 11), gangs=True)
+
+
+def comes_free(laws: Laws) -> bool:
+    """Whether the ask will have room where a gang that was told to go as a whole leaves some."""
+    for node in laws.usable():
+        leaving = [held for held in laws.marked if held.node_id == node.node_id and is_of_whole_gang(held)]
+        if leaving and all(
+            node.available[number] + sum(dict(held.shape.items).get(number, 0) for held in leaving) >= value
+            for number, value in laws.items
+        ):
+            return True
+    return False
+
+
+def search_in_random_clusters(seeds: range) -> dict[str, int]:
+    """Checks every plan and every "no"; gives how many of each kind there were."""
+    seen = {"whole gangs": 0, "single": 0, "no": 0, "comes free": 0}
+    for seed in seeds:
+        dice = random.Random(f"gangs-{seed}")
+        arena = arena_of(dice)
+        for ask in waiting(arena):
+            found = preemption.search(arena.partition, ask, arena.now_ns)
+            laws = Laws(arena.partition, ask)
+            if isinstance(found, PreemptionNo):
+                lawful = next(laws.lawful_sets(), None)
+                if found is PreemptionNo.NOT_NEEDED:
+                    free = any(laws.fits(node, []) for node in laws.usable())
+                    assert free or comes_free(laws), f"{seed}: {ask} has no room"
+                    assert not laws.over()
+                    seen["comes free"] += not free
+                else:
+                    assert lawful is None, f"{seed}: {ask}: {found}, but {lawful}"
+                    seen["no"] += 1
+                continue
+            victims = [victim.allocation for victim in found.victims]
+            laws.check(found.node, victims, [victim.why.rule for victim in found.victims])
+            assert {(victim.why.app_id, victim.why.key) for victim in found.victims} == {(ask.app.app_id, ask.key)}
+            seen["whole gangs" if any(len(laws.together(held)) > 1 for held in victims) else "single"] += 1
+            if dice.random() < 0.7:
+                arena.partition.claims.carry_out(found, ask, Outcome(), arena.now_ns)
+                invariants.check(arena.core)
+                nothing_is_left_of(victims)
+    return seen
+
+
+def nothing_is_left_of(victims: list[Allocation]) -> None:
+    for held in victims:
+        if is_of_whole_gang(held) and held.app is not None:
+            left = [each for each in held.app.allocations.values() if is_of_whole_gang(each) and not was_told(each)]
+            assert not left, f"{held} goes, {left} stay"
+
+
+@BATCHES
+def test_a_search_finds_a_lawful_set_of_whole_gangs_if_and_only_if_there_is_one(first: int) -> None:
+    seen = search_in_random_clusters(range(first, first + PER_TEST))
+    assert seen["whole gangs"], seen
+    assert seen["single"], seen
+    assert seen["no"], seen
+
+
+@BATCHES
+def test_what_is_known_of_one_state_is_what_a_fresh_look_finds(first: int) -> None:
+    """A search that goes on with what was looked up before finds what one that begins anew does."""
+    for seed in range(first, first + PER_TEST):
+        dice = random.Random(f"known-{seed}")
+        arena = arena_of(dice)
+        for ask in waiting(arena):
+            found = preemption.search(arena.partition, ask, arena.now_ns)
+            preemption_victims._KNOWN.pop(arena.partition)
+            assert preemption.search(arena.partition, ask, arena.now_ns) == found, seed
+            if isinstance(found, Plan):
+                arena.partition.claims.carry_out(found, ask, Outcome(), arena.now_ns)
+
+
+@BATCHES
+def test_gangs_that_were_preempted_do_not_take_back(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        dice = random.Random(f"back-{seed}")
+        arena = arena_of(dice)
+        for ask in waiting(arena):
+            found = preemption.search(arena.partition, ask, arena.now_ns)
+            if isinstance(found, Plan):
+                take_back(arena, ask, found)
+                break
+
+
+def take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
+    for other in waiting(arena):
+        if other is not ask:
+            arena.release(other.app.app_id, other.key)
+    # 1. The victims go, the ask comes.
+    out = Outcome()
+    arena.partition.claims.carry_out(plan, ask, out, arena.now_ns)
+    arena.confirm(out)
+    placed = ask.app.allocations[ask.key]
+    assert plan.node is not None
+    assert placed.node_id == plan.node.node_id
+    # 2. All are asked for again, the members as ordinary ones: nobody takes from whom they made room for.
+    for victim in plan.victims:
+        gone = victim.allocation
+        assert gone.gone
+        quantities = {arena.partition.types.names[number]: value for number, value in gone.shape.items}
+        arena.want(gone.app_id, f"{gone.key}-again", priority=gone.priority, **quantities)
+    for again in waiting(arena):
+        found = preemption.search(arena.partition, again, arena.now_ns)
+        if isinstance(found, Plan):
+            assert placed not in [victim.allocation for victim in found.victims], f"{again} takes {placed} back"
+
+
+@BATCHES
+def test_daemons_take_whole_gangs(first: int) -> None:
+    plans = 0
+    for seed in range(first, first + PER_TEST):
+        dice = random.Random(f"daemon-{seed}")
+        arena = arena_of(dice)
+        node = dice.choice(list(arena.partition.nodes.values()))
+        app_id = dice.choice(list(arena.partition.apps))
+        wanted = {kind: dice.randint(1, 4) for kind in ("vcore", "memory")}
+        daemon = item(app_id, "daemon", priority=dice.randint(0, 3), required_node=node.node_id, **wanted)
+        arena.core.apply(UpdateAllocations([daemon]), arena.now_ns)  # and no cycle, which would preempt at once
+        ask = arena.the_ask(app_id, "daemon")
+        if not node.reservations:
+            arena.partition.reserve(ask, node, Outcome(), arena.now_ns)
+        laws = Laws(arena.partition, ask)
+        if laws.over() or ask.reserved is not node:
+            continue
+        able = [held for held in node.allocations.values() if may_go_for(ask, held, laws)]
+        found = preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
+        if isinstance(found, PreemptionNo):
+            assert not laws.helps(node, able) or found is PreemptionNo.NOT_NEEDED, f"{seed}: {found}"
+            continue
+        plans += 1
+        victims = [victim.allocation for victim in found.victims]
+        assert {victim.why.rule for victim in found.victims} == {PreemptionRule.REQUIRED_NODE}
+        assert len(set(victims)) == len(victims)
+        assert all(may_go_for(ask, held, laws) for held in victims)
+        assert laws.helps(node, victims)
+        for held in victims:
+            unit = laws.together(held)
+            assert set(unit) <= set(victims), f"{seed}: {held} goes without its gang"
+            assert not laws.helps(node, [other for other in victims if other not in unit]), f"{held} is needless"
+    assert plans
+
+
+def may_go_for(ask: Ask, held: Allocation, laws: Laws) -> bool:
+    if is_of_whole_gang(held) and held.app is not None:
+        leaving = [each.replaced_by for each in held.app.allocations.values() if each.replaced_by]
+        if any(key in held.app.asks for key in leaving):
+            return False
+    return not was_told(held) and all(
+        not each.demand.required_node
+        and (each.allow_preempt_self or laws.partition.config.preemption.opted_out_last)
+        and each.priority <= ask.priority
+        for each in laws.together(held)
+    )
+
+
+# ---- the checks notice -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"), [("single members", "and not all of its gang|goes without|may go by"), ("dearest", "may go by")]
+)
+def test_a_broken_search_is_noticed(broken: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if broken == "single members":
+        monkeypatch.setattr(preemption, "goes_whole", lambda _: False)
+    else:
+
+        def careless(app: Application, *, opted_out: bool) -> WholeGang | None:
+            members = [held for held in app.allocations.values() if held.task_group and not held.told]
+            return WholeGang(tuple(members)) if members else None
+
+        monkeypatch.setattr(preemption_victims, "whole_gang", careless)
+    with pytest.raises(AssertionError, match=said):
+        search_in_random_clusters(range(600))

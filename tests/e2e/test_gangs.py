@@ -6,6 +6,9 @@ interface: the current one's Allocations, and the previous one's AllocationAsks 
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ partitions:
           - {name: poor, resources: {guaranteed: {vcore: 2}}, properties: {preemption.delay: 1s}}
           - {name: whole, properties: {gang.preemption: whole}}
 """
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gang.py"
 REPLACED, TIMED_OUT, RESUMING, FAILING, REQUEST_TIMED_OUT = 503, 502, 211, 209, 102
 DEFAULT_TIMEOUT_S = 15 * 60
 both = pytest.mark.parametrize("previous", [False, True], ids=["current words", "previous words"])
@@ -604,6 +608,7 @@ async def test_003_recovery_reported_placeholders_are_placeholders_and_are_repla
         await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
         await rm.confirm(names[0])
         await rm.hears("new", wanted)
+        assert rm.runs[wanted].UUID not in [report.UUID for report in reports]
         app = await rm.app("x", lambda said: said["applicationState"] == "Running")
         assert app["placeholderData"] == [
             {"taskGroupName": "workers", "count": 2, "minResource": {"vcore": 1_000}, "replaced": 1}
@@ -693,3 +698,25 @@ async def test_003_a_users_limit_counts_placeholders_in_full(muster: Muster) -> 
         await rm.hears("released", "workers-p0", "PLACEHOLDER_REPLACED")
         await rm.confirm("workers-p0")
         await rm.hears("new", "w")
+
+
+# ---- The example -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_example_of_a_gang_is_a_page_and_runs(muster: Muster) -> None:
+    assert len(EXAMPLE.read_text().splitlines()) <= 80
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(EXAMPLE), muster.gateway],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sorted(lines[:3]) == [f"hold room for room-{number}" for number in range(3)]
+    assert sorted(lines[3:]) == sorted(
+        [f"end room-{number}: replacing allocationKey: worker-{number}" for number in range(3)]
+        + [f"run worker-{number}" for number in range(3)]
+    )

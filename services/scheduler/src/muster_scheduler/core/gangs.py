@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from muster_scheduler.core.commands import Termination
 from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Demand, Ledger, Node, in_order
 from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome, ReleasedAllocation
+from muster_scheduler.core.placeholders import FreePlaceholders, covers
 from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.core.resources import INT64_MAX, Shape, fits
 from muster_scheduler.core.states import (
     APP_TERMINAL,
     PLACEHOLDER_TIMEOUT_NS,
@@ -63,7 +64,7 @@ class TaskGroup:
         self.shape = shape
         self.asked = self.pending = self.held = 0
         self.replaced = self.timed_out = self.lost = 0
-        self.free: dict[Allocation, None] = {}
+        self.free = FreePlaceholders()
 
     def __repr__(self) -> str:
         return f"TaskGroup({self.name})"
@@ -77,10 +78,11 @@ class Gang:
     :ivar placed: by type number, what placeholders hold that are not going for nothing.
     :ivar promised: the part of ``total`` that is not placed, while it forms; counted in its limits' ``promised``.
     :ivar replacing: by key of a real ask, the (unique) keys of the placeholders that are leaving for it.
+    :ivar reals: by task group ("": none), the groups of real asks.
     :ivar stuck: groups whose asks could take a placeholder's place, but fit on no node now.
     """
 
-    __slots__ = ("app", "deadline_ns", "groups", "phase", "placed", "promised", "replacing", "stuck", "total")
+    __slots__ = ("app", "deadline_ns", "groups", "phase", "placed", "promised", "reals", "replacing", "stuck", "total")
 
     def __init__(self, app: Application, total: Shape | None) -> None:
         self.app = app
@@ -91,7 +93,10 @@ class Gang:
         self.placed: dict[int, int] = {}
         self.promised: dict[int, int] = {}
         self.replacing: dict[str, dict[str, None]] = {}
+        self.reals: dict[str, dict[AskGroup, None]] = {}
         self.stuck: dict[AskGroup, None] = {}
+        for group in app.groups.values():
+            self.take(group)
 
     @property
     def whole(self) -> bool:
@@ -110,6 +115,11 @@ class Gang:
         return total is not None and all(self.placed.get(number, 0) >= value for number, value in total.items)
 
     @property
+    def is_hard(self) -> bool:
+        """Without its placeholders the application is not to run (gangSchedulingStyle)."""
+        return self.app.gang_style.lower() == HARD
+
+    @property
     def held(self) -> int:
         """How many placeholders are on the books, those told to go too."""
         return sum(group.held for group in self.groups.values())
@@ -126,6 +136,20 @@ class Gang:
             self.groups[demand.task_group] = found = TaskGroup(demand.task_group, demand.shape)
         return found
 
+    def take(self, group: AskGroup) -> None:
+        """A group of the application is new."""
+        if not group.placeholder:
+            self.reals.setdefault(group.task_group, {})[group] = None
+
+    def drop(self, group: AskGroup) -> None:
+        """A group of the application is no more."""
+        self.stuck.pop(group, None)
+        same = self.reals.get(group.task_group)
+        if same is not None and group in same:
+            del same[group]
+            if not same:
+                del self.reals[group.task_group]
+
     # ---- who is held back, and why ---------------------------------------------------------------------------------
 
     def holds(self, group: AskGroup) -> bool:
@@ -134,15 +158,24 @@ class Gang:
             return False
         if self.whole and self.phase in (GangPhase.WAITING, GangPhase.FORMING):
             return True
-        if group in self.stuck:
-            return True
-        own = self.groups.get(group.task_group)
-        return own is not None and own.pending > 0 and not own.free
+        return group in self.stuck or self._awaits(self.groups.get(group.task_group))
+
+    def _awaits(self, own: TaskGroup | None) -> bool:
+        """Whether placeholders that are asked for hold back the real asks of their task group.
+
+        With ``gang.start: incremental`` only, and only while the placeholders' time runs: where the gang was formed
+        once, the seed lets a real ask that finds no placeholder go the normal way.
+        """
+        if own is None or not own.pending or own.free or self.whole:
+            return False
+        return self.phase not in (GangPhase.USED, GangPhase.OVER) or self.deadline_ns > 0
 
     def gives_way_to(self, group: AskGroup) -> bool:
         """Whether placeholders are there whose places these asks may take."""
         own = self.groups.get(group.task_group) if not group.placeholder else None
-        return own is not None and bool(own.free)
+        if own is None or not own.free:
+            return False
+        return not group.required_node or own.free.on(group.required_node)
 
     def hold_reason(self, group: AskGroup) -> Reason | None:
         """Why the gang holds these asks back; None: it does not."""
@@ -158,8 +191,8 @@ class Gang:
             return self._incomplete(incomplete, _since_ns(group))
         if own is None:
             return None
-        if own.free:
-            first = next(iter(own.free))
+        if self.gives_way_to(group):
+            first = next(own.free.covering(group.shape), None) or own.free.first()
             return Reason(
                 ReasonCode.PLACEHOLDER_STUCK,
                 task_group=own.name,
@@ -167,7 +200,7 @@ class Gang:
                 node=first.node_id,
                 since_ns=_since_ns(group),
             )
-        return self._incomplete(own, _since_ns(group)) if own.pending else None
+        return self._incomplete(own, _since_ns(group)) if self._awaits(own) else None
 
     def _incomplete(self, group: TaskGroup, since_ns: int) -> Reason:
         rest = (each for each in self.app.groups.values() if each.placeholder and each.task_group == group.name)
@@ -214,13 +247,14 @@ class Gang:
 class Gangs:
     """The gangs of one partition.
 
-    :ivar dirty: applications whose gang moved: who of them is held back may be others now.
+    :ivar dirty: applications whose gang moved, and in which task groups (None: in all): who of them is held back may be
+        others now.
     :ivar reopened: asks whose placeholder is gone: they may be tried again.
     """
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self.dirty: dict[Application, None] = {}
+        self.dirty: dict[Application, dict[str, None] | None] = {}
         self.reopened: dict[Ask, None] = {}
         self._stuck: dict[Application, None] = {}
 
@@ -229,9 +263,15 @@ class Gangs:
         """Something moved that :meth:`settle` has not seen to."""
         return bool(self.dirty or self.reopened)
 
-    def _stir(self, app: Application) -> None:
-        if self._partition.searching:  # (nobody waits in a follower, nor while states are folded)
+    def _stir(self, app: Application, task_group: str | None = None) -> None:
+        if not self._partition.searching:  # (nobody waits in a follower, nor while states are folded)
+            return
+        if task_group is None:
             self.dirty[app] = None
+            return
+        names = self.dirty.setdefault(app, {})
+        if names is not None:
+            names[task_group] = None
 
     def of(self, app: Application) -> Gang:
         """The application's gang; a new one when it has none."""
@@ -250,7 +290,7 @@ class Gangs:
         before = group.pending
         group.pending += count
         if not before or not group.pending:
-            self._stir(ask.app)
+            self._stir(ask.app, group.name)
 
     def ask_more(self, demand: Demand, app: Application, count: int) -> None:
         """So many more placeholders are asked for (or fewer: others take their place)."""
@@ -272,13 +312,14 @@ class Gangs:
         if placeholder.preempted is None and not placeholder.timed_out:
             self._place(gang, placeholder, 1)
         if not placeholder.told:
-            group.free[placeholder] = None
+            if not group.free:
+                self._stir(app, group.name)
+            group.free.add(placeholder)
         if placeholder.replaced_by:
             gang.replacing.setdefault(placeholder.replaced_by, {})[placeholder.unique_key] = None
             ask = app.asks.get(placeholder.replaced_by)
             if ask is not None and ask.group is not None and ask.open <= 0:
                 self._partition.leave_group(ask, None)
-        self._stir(app)
 
     def unbook(self, placeholder: Allocation) -> None:
         """Inverse of :meth:`book`. The ask that it was leaving for, if any, is open again."""
@@ -288,12 +329,12 @@ class Gangs:
         gang = app.gang
         group = gang.groups[placeholder.task_group]
         group.held -= 1
-        group.free.pop(placeholder, None)
+        group.free.discard(placeholder)
         if placeholder.preempted is None and not placeholder.timed_out:
             self._place(gang, placeholder, -1)
         if placeholder.replaced_by:
             self._unlink(gang, placeholder)
-        self._stir(app)
+        self._stir(app, group.name)
 
     def _unlink(self, gang: Gang, placeholder: Allocation) -> None:
         key = placeholder.replaced_by or ""
@@ -323,9 +364,9 @@ class Gangs:
         gang = app.gang if app is not None else None
         if gang is None or app is None:
             return
-        gang.groups[placeholder.task_group].free.pop(placeholder, None)
+        gang.groups[placeholder.task_group].free.discard(placeholder)
         self._place(gang, placeholder, -1)
-        self._stir(app)
+        self._stir(app, placeholder.task_group)
 
     def count_gone(self, placeholder: Allocation, detail: Detail) -> None:
         """A placeholder is off the books: what became of it."""
@@ -360,7 +401,7 @@ class Gangs:
         if app.state is AppState.NEW:
             partition.change_state(app, AppEvent.RUN, out, now_ns)
         if not gang.deadline_ns:
-            gang.deadline_ns = now_ns + timeout_ns(app)
+            gang.deadline_ns = min(now_ns + timeout_ns(app), INT64_MAX)
             partition.deadlines.append((gang.deadline_ns, app))
             out.touch(app, partition.name)
         if gang.phase is GangPhase.WAITING:
@@ -390,6 +431,9 @@ class Gangs:
         gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
         self._promise(gang, gained=True)
         self._partition.recount(app)
+        if app.waiting_at is not None and not gang.waits_for_room and app.waiting_in is not app.waiting_at.waiting_apps:
+            self._partition.waiting.stop_waiting(app)  # it has started otherwise (the RM reported what it runs)
+            self._partition.waiting.refresh_app(app)
         self._stir(app)
         out.touch(app, self._partition.name)
 
@@ -458,18 +502,20 @@ class Gangs:
                 if not ask.gone and ask.group is None and ask.open > 0:
                     partition.enter_group(ask)
             dirty, self.dirty = self.dirty, {}
-            for app in dirty:
+            for app, names in dirty.items():
+                self._stuck.pop(app, None)
                 if app.gang is not None and not app.gone:
-                    self._stuck.pop(app, None)
-                    app.gang.stuck.clear()
-                    self._review(app, app.gang, out)
+                    self._review(app.gang, names, out)
+                    if app.gang.stuck:
+                        self._stuck[app] = None
                     if app.gang.waits_for_room and not app.ready:
                         partition.waiting.wake_gangs_beside(app)  # it may have been woken before its asks went
 
-    def _review(self, app: Application, gang: Gang, out: Outcome) -> None:
+    def _review(self, gang: Gang, names: dict[str, None] | None, out: Outcome) -> None:
         waiting = self._partition.waiting
-        for group in list(app.groups.values()):
-            if group.placeholder or not group.asks:
+        for group in [group for name in (gang.reals if names is None else names) for group in gang.reals.get(name, ())]:
+            gang.stuck.pop(group, None)
+            if not group.asks:
                 continue
             if gang.holds(group):
                 if not group.held:
@@ -494,7 +540,8 @@ class Gangs:
     def look_again(self) -> None:
         """Nodes gained: those who fitted on none may now."""
         for app in self._stuck:
-            self._stir(app)
+            for group in app.gang.stuck if app.gang is not None else ():
+                self._stir(app, group.task_group)
 
     # ---- replacement -----------------------------------------------------------------------------------------------
 
@@ -510,8 +557,8 @@ class Gangs:
             return False
         partition, required = self._partition, ask.demand.required_node
         first: Allocation | None = None
-        for placeholder in own.free:
-            if not covers(placeholder.shape, ask.shape) or (required and placeholder.node_id != required):
+        for placeholder in own.free.covering(ask.shape):
+            if required and placeholder.node_id != required:
                 continue
             if self._takes(partition.nodes[placeholder.node_id], ask, placeholder):
                 if ask.reserved is not None and not ask.awaits_placeholders:
@@ -521,7 +568,7 @@ class Gangs:
             first = first or placeholder
         if first is None:
             if not required:
-                self._cancel(next(iter(own.free)), ask, out, now_ns)
+                self._cancel(own.free.first(), ask, out, now_ns)
             return not required
         node = None if required or ask.awaits_placeholders else self._room_elsewhere(ask)
         if node is not None:
@@ -555,7 +602,7 @@ class Gangs:
         """Phase one: the placeholder is told to go, the ask waits for it."""
         partition, app = self._partition, gang.app
         _move(placeholder, PlaceholderEvent.REPLACE)
-        del gang.groups[placeholder.task_group].free[placeholder]
+        gang.groups[placeholder.task_group].free.discard(placeholder)
         placeholder.replaced_by = ask.key
         gang.replacing.setdefault(ask.key, {})[placeholder.unique_key] = None
         partition.told(placeholder, out, now_ns)
@@ -564,7 +611,7 @@ class Gangs:
         if ask.open <= 0:
             partition.leave_group(ask, out)
             partition.waiting.refresh_app(app)
-        self._stir(app)
+        self._stir(app, placeholder.task_group)
 
     def _cancel(self, placeholder: Allocation, ask: Ask, out: Outcome, now_ns: int) -> None:
         """No placeholder is as large as the ask: one goes for it, and it looks for room without (§2.17)."""
@@ -628,23 +675,20 @@ class Gangs:
         partition, gang = self._partition, self.of(app)
         gang.deadline_ns = 0
         out.touch(app, partition.name)
-        failed = (
-            app.state in (AppState.NEW, AppState.ACCEPTED)
-            and gang.phase is not GangPhase.USED
-            and not any(key in app.asks for key in gang.replacing)
-        )
+        unused = gang.phase is not GangPhase.USED and not any(key in app.asks for key in gang.replacing)
         over = f"the placeholders' time-out of {timeout_ns(app) // 1_000_000} ms is over"
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
             if ask.demand.placeholder:
                 partition.release_ask(ask, Termination.TIMEOUT, over, Detail.REQUEST_TIMEOUT, out, now_ns)
         self.release_unused(app, over, out, now_ns)
-        if failed:
-            if gang.phase is not GangPhase.OVER:
-                self._advance(gang, GangEvent.TIME_OUT, out, now_ns)
-            if app.gang_style.lower() == HARD:
-                partition.fail(app, TIMEOUT_MESSAGE, out, now_ns)
-            else:
-                partition.change_state(app, AppEvent.RESUME, out, now_ns, TIMEOUT_MESSAGE)
+        if gang.phase in (GangPhase.WAITING, GangPhase.FORMING) or (unused and gang.phase is GangPhase.FORMED):
+            self._advance(gang, GangEvent.TIME_OUT, out, now_ns)
+        waits = app.state in (AppState.NEW, AppState.ACCEPTED)
+        # (It runs without a real allocation: it was Completing meanwhile; or its gang is formed, the real core's way.)
+        if unused and gang.is_hard and (waits or (app.state is AppState.RUNNING and gang.whole)):
+            partition.fail(app, TIMEOUT_MESSAGE, out, now_ns)
+        elif unused and waits:
+            partition.change_state(app, AppEvent.RESUME, out, now_ns, TIMEOUT_MESSAGE)
         self._stir(app)
         partition.complete_if_idle(app, out, now_ns)
 
@@ -663,8 +707,6 @@ class Gangs:
             gang = app.gang
             if gang is None:
                 continue
-            for group in gang.groups.values():
-                group.free = dict.fromkeys(in_order(group.free))
             self.promise(app)
             if gang.deadline_ns:
                 partition.deadlines.append((gang.deadline_ns, app))
@@ -694,14 +736,6 @@ def timeout_ns(app: Application) -> int:
 def replacing_message(key: str) -> str:
     """What the RM is told when a placeholder is to go for the real ask with this key."""
     return f"replacing allocationKey: {key}"
-
-
-def covers(placeholder: Shape, real: Shape) -> bool:
-    """Whether the real ask takes no more than the placeholder, in any type."""
-    if placeholder is real:
-        return True
-    has = dict(placeholder.items)
-    return all(value <= has.get(number, 0) for number, value in real.items)
 
 
 def _suits(ask: Ask, placeholder: Allocation) -> bool:

@@ -449,7 +449,7 @@ class Allocation(_Demanded):
     :ivar timed_out: it was told to go because its time was up, and counts until the RM confirms.
     :ivar replaced_by: of a placeholder: the key of the real ask for which it was told to go, and counts until the RM
         confirms; "": that ask is gone meanwhile; None: it was not.
-    :ivar told_ns: when it was told to go, whyever; 0: it was not.
+    :ivar told_ns: when it was told to go, whyever; 0: it was not. ``reminder_ns``: when it will be told again.
     :ivar replaces: the placeholder whose place it took.
     """
 
@@ -463,6 +463,7 @@ class Allocation(_Demanded):
         "ordinal",
         "preempted",
         "published",
+        "reminder_ns",
         "replaced_by",
         "replaces",
         "timed_out",
@@ -489,7 +490,7 @@ class Allocation(_Demanded):
         self.preempted: Preempted | None = None
         self.timed_out = False
         self.replaced_by: str | None = None
-        self.told_ns = 0
+        self.told_ns = self.reminder_ns = 0
         self.replaces: Replaced | None = None
         self.gone = False
         self.published = False

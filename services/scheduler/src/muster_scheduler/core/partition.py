@@ -40,7 +40,7 @@ from muster_scheduler.core.outcome import (
     ReleasedAsk,
     UpdatedApplication,
 )
-from muster_scheduler.core.resources import Shape, Types, add, subtract
+from muster_scheduler.core.resources import INT64_MAX, Shape, Types, add, subtract
 from muster_scheduler.core.states import (
     APP_TERMINAL,
     COMPLETING_TIMEOUT_NS,
@@ -523,8 +523,8 @@ class Partition:
             self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
     def _set_deadline(self, app: Application, deadline_ns: int) -> None:
-        app.deadline_ns = deadline_ns
-        self.deadlines.append((deadline_ns, app))
+        app.deadline_ns = min(deadline_ns, INT64_MAX)  # (what the RM says may be centuries)
+        self.deadlines.append((app.deadline_ns, app))
 
     def expire(self, app: Application, out: Outcome, now_ns: int) -> None:
         """The deadline of the application's state has come."""
@@ -587,7 +587,8 @@ class Partition:
     def remind_at(self, allocation: Allocation, now_ns: int) -> None:
         """At the next whole multiple after it was told: the same after a restart."""
         reminders = max(now_ns - allocation.told_ns, 0) // REMINDER_NS + 1
-        self.deadlines.append((allocation.told_ns + reminders * REMINDER_NS, allocation))
+        allocation.reminder_ns = allocation.told_ns + reminders * REMINDER_NS
+        self.deadlines.append((allocation.reminder_ns, allocation))
 
     def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Removes an application with everything under it, at the RM's word."""
@@ -642,7 +643,7 @@ class Partition:
                 if what.due_ns == due_ns:
                     self.claims.come(what)
             case Allocation() if what.told:
-                if due_ns > what.told_ns and (due_ns - what.told_ns) % REMINDER_NS == 0:
+                if due_ns == what.reminder_ns:
                     self.remind(what, out, now_ns)
             case Allocation():
                 over = f"the execution time-out of {what.execution_timeout_ms} ms is over"
@@ -731,6 +732,8 @@ class Partition:
         group = app.groups.get(key)
         if group is None:
             app.groups[key] = group = AskGroup(app, key)
+            if app.gang is not None:
+                app.gang.take(group)
         return group
 
     def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: Detail | None) -> None:
@@ -777,9 +780,11 @@ class Partition:
         app, group = ask.app, ask.group
         assert group is not None, f"{ask} is in no group"
         group.pull(ask)
+        if not group.asks:
+            del app.groups[group.key]
+            if app.gang is not None:
+                app.gang.drop(group)
         if out is None:
-            if not group.asks:
-                del app.groups[group.key]
             return
         if group.asks:
             if group.ready_key is not None:
@@ -788,7 +793,6 @@ class Partition:
             else:
                 self.waiting.next_in_line(group)
             return
-        del app.groups[group.key]
         if group.parked_key is not None:
             self.waiting.leave_list(group, out)
         else:
@@ -941,7 +945,7 @@ class Partition:
         same = old.shape is new.shape and old.demand.required_node == new.demand.required_node
         if not same:
             return
-        new.preempts, new.scaled_up = old.preempts, old.scaled_up
+        new.preempts, new.scaled_up, new.mismatched = old.preempts, old.scaled_up, old.mismatched
         node = old.reserved
         if node is not None:
             new.reserved, new.reserved_ns, old.reserved = node, old.reserved_ns, None

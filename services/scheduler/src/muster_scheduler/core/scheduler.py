@@ -365,8 +365,7 @@ class SchedulerCore:
         if gang is not None:
             try:
                 _refuse_negative("placeholderAsk", gang)
-                partition.types.reserve(gang)
-            except (TooManyTypes, _Negative) as error:
+            except _Negative as error:
                 return str(error)
         path, reason = placement.place(partition, item.queue, user, groups, item.tags)
         if reason:
@@ -380,6 +379,10 @@ class SchedulerCore:
         if gang is not None:
             most = quota.maximum if quota else None
             reason = admission.gang_refused(partition, queue, item.app_id, gang, user, groups, most)
+            try:
+                partition.types.reserve(() if reason else gang)
+            except TooManyTypes as error:
+                reason = str(error)
             if reason:
                 for new in reversed(created):
                     partition.remove_queue(new)
@@ -526,7 +529,7 @@ class SchedulerCore:
             _reject(item, f"failed to find application {item.app_id}", out)
             return
         shape = partition.types.shape(item.quantities)
-        old = partition.foreign.get(item.key) if app is None else app.allocations.get(unique_key(item.key, 0))
+        old = partition.foreign.get(item.key) if app is None else _reported_before(app, item)
         if old is not None:
             if old.shape is shape and old.node_id == item.node_id:
                 return
@@ -543,6 +546,9 @@ class SchedulerCore:
             if allocation.told:
                 allocation.told_ns = old.told_ns
                 partition.remind_at(allocation, now_ns)
+            allocation.ordinal = old.ordinal
+        elif app is not None:
+            allocation.ordinal = app.made(item.key)  # of an ask with repeats each has its own UUID (seed 001)
         if app is not None and not allocation.uuid:
             allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
         if app is not None and item.key in app.asks:
@@ -570,13 +576,17 @@ class SchedulerCore:
                     self._ask_again(partition, app, allocation, item.message, out, now_ns)
             partition.complete_if_idle(app, out, now_ns)
             return
-        asks_too = item.termination is not Termination.TIMEOUT
+        ended = [] if item.ask_only else _allocations_of(app, item)
+        confirms = item.termination in _RELEASE_DETAILS and (item.key or item.uuid)
+        told = [allocation for allocation in ended if allocation.told] if confirms else []
+        # A confirmation concerns what was told to go: not its ask's other allocations, nor what is pending of it.
+        ended = told or ended
+        asks_too = item.termination is not Termination.TIMEOUT and not told
         if asks_too or item.ask_only:
             for ask in _asks_of(app, item):
                 partition.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
-        if not item.ask_only:
-            for allocation in _allocations_of(app, item):
-                self._release_one(partition, allocation, item, out, now_ns)
+        for allocation in ended:
+            self._release_one(partition, allocation, item, out, now_ns)
         partition.complete_if_idle(app, out, now_ns)
 
     def _release_one(
@@ -655,6 +665,15 @@ def _with_application(releases: Sequence[ReleaseItem], partitions: Mapping[str, 
         else:
             found.append(item)
     return found
+
+
+def _reported_before(app: Application, item: AskItem) -> Allocation | None:
+    """The allocation that the RM reports again: by its UUID, else by its key; another UUID is another allocation."""
+    for held in app.by_uuid.get(item.uuid, ()) if item.uuid else ():
+        if held.key == item.key:
+            return held
+    first = app.allocations.get(unique_key(item.key, 0))
+    return first if first is not None and (not item.uuid or first.uuid in ("", item.uuid)) else None
 
 
 def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:

@@ -439,6 +439,8 @@ class Waiting:
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
         self._wait(app, ledger, ledger.waiting_apps, out)
+        self._wake_apps(app, but=ledger)
+        self.wake_gangs_beside(app)
 
     def wait_for_room(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
         """The ledger has no room for the whole of the application's gang: the application as a whole waits there."""
@@ -449,12 +451,14 @@ class Waiting:
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
         self._wait(app, ledger, ledger.waiting_gangs.setdefault(gang.total, SortedList()), out)
+        self._wake_apps(app)
+        self.wake_gangs_beside(app, but=ledger)
 
     def _wait(self, app: Application, ledger: Ledger, line: Any, out: Outcome) -> None:
         app.waiting_at, app.waiting_in = ledger, line
         app.waiting_key = self._waiting_key(app)
         line.add((*app.waiting_key, app))
-        # Nothing of it waits for anything else now. Its groups may have been the woken ones of their lists.
+        # Nothing of it waits for anything else now. It, or its groups, may have been the woken ones of another line.
         for group in list(app.groups.values()):
             if group.parked_key is None:
                 self.wake_next(group)
@@ -462,9 +466,6 @@ class Waiting:
             self.leave_list(group, out)
             self.place_ready(group)
         self.refresh_app(app)
-        # It may have been the woken one of another.
-        self._wake_apps(app, but=ledger)
-        self.wake_gangs_beside(app, but=ledger)
 
     def _wake_apps(self, app: Application, but: Ledger | None = None) -> None:
         """The application does not start now: perhaps others do that wait for the same."""

@@ -229,8 +229,7 @@ class Laws:
     def rule(self, held: Allocation) -> PreemptionRule | None:
         """By which rule it may be a victim, guarantees of its own queues apart: all that go together, or none."""
         if is_of_whole_gang(held) and held.app is not None:
-            leaving = [each.replaced_by for each in held.app.allocations.values() if each.replaced_by]
-            if any(key in held.app.asks for key in leaving):
+            if any(each.replaced_by for each in held.app.allocations.values()):
                 return None
         rules = {self._own_rule(each) for each in self.together(held)}
         return None if None in rules or was_told(held) else rules.pop()

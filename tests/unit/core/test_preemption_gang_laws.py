@@ -181,8 +181,7 @@ def test_daemons_take_whole_gangs(first: int) -> None:
 
 def may_go_for(ask: Ask, held: Allocation, laws: Laws) -> bool:
     if is_of_whole_gang(held) and held.app is not None:
-        leaving = [each.replaced_by for each in held.app.allocations.values() if each.replaced_by]
-        if any(key in held.app.asks for key in leaving):
+        if any(each.replaced_by for each in held.app.allocations.values()):
             return False
     return not was_told(held) and all(
         not each.demand.required_node

@@ -64,13 +64,13 @@ def goes_whole(allocation: Allocation) -> bool:
 def whole_gang(app: Application, *, opted_out: bool) -> WholeGang | None:
     """The members of an application's gang that are there and were not told to go; None: they may not go as a whole.
 
-    A gang goes as a whole when each of its members may. While a placeholder is leaving for a real ask it does not:
-    that ask would come when all others go.
+    A gang goes as a whole when each of its members may. Not while a placeholder is leaving for a real ask: that one would
+    come when all others go.
 
     :param opted_out: those that opted out may go, too.
     """
     gang = app.gang
-    if gang is None or any(key in app.asks for key in gang.replacing):
+    if gang is None or gang.replacing:
         return None
     members = [held for held in app.allocations.values() if held.demand.task_group and not held.told]
     if not members:

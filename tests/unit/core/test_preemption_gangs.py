@@ -1,0 +1,622 @@
+"""Gangs and preemption (docs/preemption.md): single members, or the whole of them, rule by rule.
+
+Quantities are of memory and gpu, which are written as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import allocations
+from muster_scheduler.core import preemption, preemption_quota
+from muster_scheduler.core.commands import (
+    AppItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+)
+from muster_scheduler.core.config import PreemptionConfig
+from muster_scheduler.core.objects import Allocation, PreemptionRule
+from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.preemption import Plan
+from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
+from muster_scheduler.core.states import GangPhase
+from preempting import Arena, item, told
+
+POLICIES = pytest.mark.parametrize("policy", ["members", "whole"])
+POOR = "{name: poor, resources: {guaranteed: {memory: 10}}}"
+
+
+def arena_of(
+    *queues: str, opted_out_last: bool = False, quota: bool = False, nodes: int = 2, memory: int = 10
+) -> Arena:
+    """So many nodes n0, n1 ... with so much memory, and 4 gpu each."""
+    root = f"{{name: root, submitacl: '*', queues: [{', '.join(queues)}]}}"
+    arena = Arena(root, preemption=PreemptionConfig(opted_out_last=opted_out_last, quota_enabled=quota))
+    for n in range(nodes):
+        arena.node(f"n{n}", memory=memory, gpu=4)
+    return arena
+
+
+def rich(policy: str, *, guaranteed: int = 0, more: str = "") -> str:
+    resources = f"resources: {{guaranteed: {{memory: {guaranteed}}}}}, " if guaranteed else ""
+    return f"{{name: rich, {resources}properties: {{gang.preemption: {policy}, {more}}}}}"
+
+
+def two_queues(policy: str, **what: Any) -> Arena:
+    """poor (guaranteed 10) with application p; rich with the gang g and with r, which has none."""
+    guaranteed, more = what.pop("guaranteed", 0), what.pop("more", "")
+    arena = arena_of(POOR, rich(policy, guaranteed=guaranteed, more=more), **what)
+    arena.app("p", "root.poor")
+    arena.app("g", "root.rich", user="bob")
+    arena.app("r", "root.rich", user="carl")
+    return arena
+
+
+def one_leaf(policy: str, **what: Any) -> Arena:
+    """All three in one leaf."""
+    arena = arena_of(f"{{name: a, properties: {{gang.preemption: {policy}}}}}", **what)
+    for app_id, user in (("p", "alice"), ("g", "bob"), ("r", "carl")):
+        arena.app(app_id, "root.a", user=user)
+    return arena
+
+
+def member(arena: Arena, key: str, node_id: str, *, app_id: str = "g", placeholder: bool = True, **what: Any) -> None:
+    arena.held(app_id, key, node_id, task_group=what.pop("task_group", "t"), placeholder=placeholder, **what)
+
+
+def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | PreemptionNo:
+    return preemption.search(arena.partition, arena.the_ask(app_id, key), arena.now_ns)
+
+
+def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
+    """The keys of the victims, in order; that there are some is part of what is asked."""
+    return keys(search(arena, app_id, key))
+
+
+def keys(found: Plan | PreemptionNo) -> list[str]:
+    assert isinstance(found, Plan), found
+    return [victim.allocation.key for victim in found.victims]
+
+
+def carry_out(arena: Arena, app_id: str = "p", key: str = "ask") -> Outcome:
+    """(By hand: asks may preempt only when they are 30 s old.)"""
+    found = search(arena, app_id, key)
+    assert isinstance(found, Plan), found
+    out = Outcome()
+    arena.partition.claims.carry_out(found, arena.the_ask(app_id, key), out, arena.now_ns)
+    return out
+
+
+def the(arena: Arena, key: str, app_id: str = "g") -> Allocation:
+    return arena.application(app_id).allocations[key]
+
+
+# ---- by guarantee, and by priority ---------------------------------------------------------------------------------
+
+
+@POLICIES
+def test_by_guarantee_one_member_goes_or_all_of_them_wherever_they_are(policy: str) -> None:
+    arena = two_queues(policy)
+    for n in range(4):
+        member(arena, f"m{n}", f"n{n % 2}", memory=5)
+    arena.want("p", "ask", memory=3)
+    found = search(arena)
+    assert isinstance(found, Plan)
+    assert keys(found) == (["m2"] if policy == "members" else ["m0", "m1", "m2", "m3"])
+    assert found.node is arena.the_node("n0")
+    for victim in found.victims:
+        why = victim.why
+        assert (why.rule, why.app_id, why.key, why.queue) == (PreemptionRule.GUARANTEE, "p", "ask", "root.poor")
+        left = 15 if policy == "members" else 0
+        assert (why.victim_share_before, why.victim_share_after) == (1.0, left / 20)
+
+
+@POLICIES
+def test_by_priority_one_member_goes_or_all_of_them(policy: str) -> None:
+    arena = one_leaf(policy)
+    for n in range(4):
+        member(arena, f"m{n}", f"n{n % 2}", memory=5)
+    arena.want("p", "ask", memory=3, priority=1)
+    found = search(arena)
+    assert isinstance(found, Plan)
+    assert keys(found) == (["m2"] if policy == "members" else ["m0", "m1", "m2", "m3"])
+    assert {victim.why.rule for victim in found.victims} == {PreemptionRule.PRIORITY}
+
+
+@POLICIES
+def test_a_gang_that_goes_is_told_in_one_decision_and_makes_room_when_it_is_gone(policy: str) -> None:
+    arena = two_queues(policy)
+    for n in range(4):
+        member(arena, f"m{n}", f"n{n % 2}", memory=5)
+    arena.want("p", "ask", memory=3)
+    out = arena.wait(30)
+    expected = ["m2"] if policy == "members" else ["m0", "m1", "m2", "m3"]
+    assert told(out) == [("g", key) for key in expected]
+    stories = [the(arena, key).preempted for key in expected]
+    assert {(story.app_id, story.key) for story in stories if story is not None} == {("p", "ask")}
+    assert arena.queue("root.rich").preempting[arena.partition.types.number("memory")] == 5 * len(expected)
+    assert allocations(arena.confirm(out)) == [("p", "ask", "n0")]
+
+
+def test_what_runs_in_a_task_group_is_a_member_and_what_has_none_is_not() -> None:
+    arena = two_queues("whole")
+    member(arena, "held", "n0", memory=4)
+    member(arena, "runs", "n1", memory=4, placeholder=False)
+    member(arena, "other-group", "n1", memory=4, task_group="u")
+    arena.held("g", "driver", "n0", memory=6)
+    arena.held("r", "fills", "n1", memory=2)
+    arena.want("p", "ask", memory=3)
+    assert victims(arena) == ["driver"]  # alone: it is cheaper than the gang, and no part of it
+    arena.want("p", "large", memory=8)
+    assert victims(arena, key="large") == ["held", "runs", "other-group"]
+
+
+def test_an_application_without_placeholders_is_no_gang_whatever_its_task_groups() -> None:
+    arena = two_queues("whole")
+    for n in range(2):
+        member(arena, f"m{n}", f"n{n}", app_id="r", placeholder=False, memory=10)
+    arena.want("p", "ask", memory=3)
+    assert victims(arena) == ["m0"]
+
+
+@pytest.mark.parametrize(
+    "case", ["required node", "opted out", "opted out, they go last", "priority", "guarantee", "leaving for a real ask"]
+)
+@POLICIES
+def test_one_member_that_may_not_go_keeps_the_whole_gang(case: str, policy: str) -> None:
+    guaranteed = 6 if case == "guarantee" else 0
+    arena = two_queues(policy, opted_out_last=case.endswith("last"), guaranteed=guaranteed)
+    member(arena, "m0", "n0", memory=5)
+    member(arena, "m1", "n0", memory=5)
+    special: dict[str, Any] = {
+        "required node": {"required_node": "n1"},
+        "opted out": {"victim": False},
+        "opted out, they go last": {"victim": False},
+        "priority": {"priority": 2},
+    }.get(case, {})
+    member(arena, "special", "n1", memory=5, **special)
+    arena.held("r", "fills", "n1", memory=5, required_node="n1")
+    if case == "leaving for a real ask":
+        arena.want("g", "real", memory=5, task_group="t")
+        assert the(arena, "m0").replaced_by == "real"
+    arena.want("p", "ask", memory=3, priority=1)
+    if policy == "members":
+        assert victims(arena) == ["m1"]
+    elif case == "opted out, they go last":
+        assert victims(arena) == ["m0", "m1", "special"]
+    else:
+        assert search(arena) in (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
+    if case == "guarantee" and policy == "whole":
+        arena.release("r", "fills")  # (of 20 in all 6 are guaranteed; without: 15)
+        arena.held("r", "more", "n1", memory=5, victim=False)
+        arena.node("n9", memory=1)
+        arena.held("r", "rest", "n9", memory=1, victim=False)
+        arena.want("p", "again", memory=3, priority=1)
+        assert victims(arena, key="again") == ["m0", "m1", "special"]  # 6 of 21 stay
+
+
+def test_members_that_were_told_already_do_not_keep_the_others() -> None:
+    arena = two_queues("whole")
+    for n in range(3):
+        member(arena, f"m{n}", "n0", memory=3)
+    arena.held("r", "fills", "n1", memory=10, victim=False)
+    arena.partition.time_out(the(arena, "m0"), "over", Outcome(), arena.now_ns)
+    arena.want("p", "ask", memory=3)
+    assert victims(arena) == ["m1", "m2"]
+
+
+def test_a_gang_goes_once_the_placeholder_is_gone_that_leaves_for_a_real_ask() -> None:
+    for way in ("confirmed", "withdrawn"):
+        arena = two_queues("whole")
+        member(arena, "m0", "n0", memory=5)
+        member(arena, "m1", "n0", memory=5)
+        arena.held("r", "fills", "n1", memory=10, victim=False)
+        arena.want("g", "real", memory=5, task_group="t")
+        arena.want("p", "ask", memory=3)
+        assert not isinstance(search(arena), Plan)
+        if way == "withdrawn":
+            ask = ReleaseItem("default", "g", "real", Termination.STOPPED_BY_RM, ask_only=True)
+            arena.do(UpdateAllocations((), [ask]))
+            assert not isinstance(search(arena), Plan)  # (m0 goes in any case)
+        arena.release("g", "m0", Termination.PLACEHOLDER_REPLACED)
+        if way == "confirmed":
+            assert victims(arena) == ["m1", "real"]
+        else:
+            assert arena.placed("p") == {"ask": "n0"}
+            arena.want("p", "more", memory=3)
+            assert victims(arena, key="more") == ["m1"]
+
+
+def test_a_gang_of_the_asks_own_application_is_no_victim_by_priority() -> None:
+    arena = one_leaf("whole")
+    for n in range(2):
+        member(arena, f"m{n}", f"n{n}", app_id="p", memory=10)
+    arena.want("p", "ask", memory=3, priority=1)
+    assert not isinstance(search(arena), Plan)
+
+
+# ---- which of them -------------------------------------------------------------------------------------------------
+
+
+def test_one_alone_goes_before_a_gang_of_the_same_class() -> None:
+    arena = two_queues("whole", nodes=3)
+    arena.held("r", "alone", "n2", memory=10)  # and older
+    arena.wait(1)
+    for n in range(2):
+        member(arena, f"m{n}", f"n{n}", memory=10)
+    arena.want("p", "ask", memory=10)
+    assert victims(arena) == ["alone"]
+
+
+def test_a_lower_class_goes_first_though_it_is_a_gang() -> None:
+    arena = two_queues("whole", nodes=3)
+    arena.held("r", "alone", "n2", memory=10, priority=1)
+    for n in range(2):
+        member(arena, f"m{n}", f"n{n}", memory=10)
+    arena.want("p", "ask", memory=10, priority=1)
+    assert victims(arena) == ["m0", "m1"]
+
+
+def test_a_gangs_class_is_that_of_its_dearest_member() -> None:
+    arena = two_queues("whole", nodes=3)
+    arena.held("r", "alone", "n2", memory=10, priority=1)
+    member(arena, "m0", "n0", memory=10)
+    member(arena, "m1", "n1", memory=10, originator=True)
+    arena.want("p", "ask", memory=10, priority=1)
+    assert victims(arena) == ["alone"]
+    arena.release("p", "ask")
+    arena.release("r", "alone")
+    arena.held("r", "alone", "n2", memory=10, priority=1, originator=True)
+    arena.want("p", "other", memory=10, priority=1)
+    assert victims(arena, key="other") == ["m0", "m1"]  # one originator each, and priority 0
+
+
+def test_the_smaller_gang_goes() -> None:
+    arena = two_queues("whole", nodes=5)
+    arena.app("h", "root.rich")
+    for n in range(3):
+        member(arena, f"g{n}", f"n{n}", memory=10)
+    for n in range(2):
+        member(arena, f"h{n}", f"n{n + 3}", app_id="h", memory=10)
+    arena.want("p", "ask", memory=10)
+    assert victims(arena) == ["h0", "h1"]
+
+
+def test_a_gang_that_others_make_needless_stays() -> None:
+    arena = two_queues("whole")
+    member(arena, "m0", "n0", memory=2)
+    member(arena, "m1", "n1", memory=2)
+    arena.held("r", "alone", "n0", memory=3)
+    arena.held("r", "fills", "n0", memory=5)
+    arena.held("r", "rest", "n1", memory=8, victim=False)
+    arena.want("p", "ask", memory=8)
+    assert sorted(victims(arena)) == ["alone", "fills"]
+
+
+def test_a_gang_and_single_ones_together_where_neither_is_enough() -> None:
+    arena = two_queues("whole")
+    member(arena, "m0", "n0", memory=5)
+    member(arena, "m1", "n1", memory=5)
+    arena.held("r", "alone", "n0", memory=5)
+    arena.held("r", "rest", "n1", memory=5, victim=False)
+    arena.want("p", "ask", memory=9)
+    assert sorted(victims(arena)) == ["alone", "m0", "m1"]
+
+
+def test_below_a_limit_all_of_a_gang_counts_once() -> None:
+    top = f"{{name: top, resources: {{max: {{memory: 20}}}}, queues: [{POOR}, {rich('whole')}]}}"
+    arena = arena_of(top, nodes=6)
+    arena.app("p", "root.top.poor")
+    arena.app("g", "root.top.rich")
+    for n in range(4):
+        member(arena, f"m{n}", f"n{n}", memory=5)
+    arena.want("p", "ask", memory=10)  # there is room on n4, below the max there is none
+    found = search(arena)
+    assert isinstance(found, Plan)
+    assert keys(found) == ["m0", "m1", "m2", "m3"]
+    assert found.node is arena.the_node("n4")
+
+
+def test_a_gang_makes_room_on_a_node_and_below_a_limit_at_once() -> None:
+    top = f"{{name: top, resources: {{max: {{memory: 20}}}}, queues: [{POOR}, {rich('whole')}]}}"
+    arena = arena_of(top, nodes=2)
+    arena.app("p", "root.top.poor")
+    arena.app("g", "root.top.rich")
+    arena.app("r", "root.top.rich")
+    member(arena, "m0", "n0", memory=5)
+    member(arena, "m1", "n1", memory=5)
+    arena.held("r", "a", "n0", memory=5, victim=False)
+    arena.held("r", "b", "n1", memory=5, victim=False)
+    arena.want("p", "ask", memory=5)
+    assert victims(arena) == ["m0", "m1"]
+
+
+# ---- those told to go leave room for others ------------------------------------------------------------------------
+
+
+def test_what_a_gang_leaves_elsewhere_is_waited_for_in_place_of_another_preemption() -> None:
+    arena = two_queues("whole", nodes=4)
+    arena.app("h", "root.rich")
+    for n in range(2):
+        member(arena, f"g{n}", f"n{n}", memory=10)
+        member(arena, f"h{n}", f"n{n + 2}", app_id="h", memory=10)
+    for n in range(3):
+        arena.want("p", f"ask{n}", memory=3)
+    assert keys(search(arena, key="ask0")) == ["g0", "g1"]
+    out = carry_out(arena, key="ask0")
+    assert arena.the_ask("p", "ask0").reserved is arena.the_node("n0")
+    assert search(arena, key="ask1") is PreemptionNo.NOT_NEEDED
+    arena.want("p", "large", memory=11)
+    assert search(arena, key="large") is PreemptionNo.OVER_GUARANTEE  # that is another matter
+    arena.release("p", "large")
+    arena.confirm(out)
+    assert sorted(arena.placed("p")) == ["ask0", "ask1", "ask2"]
+    assert not any(held.told for held in arena.application("h").allocations.values())
+
+
+def test_what_single_members_leave_is_for_whom_they_go() -> None:
+    arena = two_queues("members", nodes=2)
+    for n in range(2):
+        member(arena, f"m{n}", f"n{n}", memory=10)
+    for n in range(2):
+        arena.want("p", f"ask{n}", memory=5)
+    carry_out(arena, key="ask0")
+    assert keys(search(arena, key="ask1")) == ["m1"]
+
+
+# ---- the gang afterwards -------------------------------------------------------------------------------------------
+
+
+def forming(policy: str, *, asked: int, nodes: int = 2, start: str = "whole") -> Arena:
+    """g is a gang of so many placeholders of 5, in a queue that can hold them; two fit on each node."""
+    arena = arena_of(POOR, rich(policy, more=f"gang.start: {start}"), nodes=nodes)
+    arena.app("p", "root.poor")
+    gang = AppItem("g", "root.rich", "default", "bob", placeholder_ask={"memory": 5 * asked})
+    arena.do(UpdateApplications((gang,)))
+    items = [item("g", f"m{n}", task_group="t", placeholder=True, memory=5) for n in range(asked)]
+    arena.do(UpdateAllocations(items))
+    return arena
+
+
+def test_a_gang_that_is_preempted_whole_while_it_forms_holds_nothing_and_keeps_its_asks() -> None:
+    arena = forming("whole", asked=6)
+    gang = arena.application("g").gang
+    assert gang is not None
+    assert gang.phase is GangPhase.FORMING
+    assert sorted(arena.placed("g")) == ["m0", "m1", "m2", "m3"]
+    arena.want("p", "ask", memory=5)
+    out = arena.wait(30)
+    assert [key for _, key in told(out)] == ["m0", "m1", "m2", "m3"]
+    assert gang.phase is GangPhase.WAITING  # it starts again as a whole,
+    assert gang.promised == {}  # nothing is kept from others for it,
+    assert sorted(arena.application("g").asks) == ["m4", "m5"]  # and what was not placed is still asked for
+    arena.confirm(out)
+    assert len(arena.placed("p")) == 1
+    counts = gang.groups["t"]
+    assert (counts.asked, counts.pending + counts.held, counts.lost) == (6, 2, 4)
+
+
+def test_single_members_go_while_a_gang_forms_and_it_goes_on() -> None:
+    arena = forming("members", asked=6)
+    gang = arena.application("g").gang
+    assert gang is not None
+    arena.want("p", "ask", memory=5)
+    out = arena.wait(30)
+    assert len(told(out)) == 1
+    assert gang.phase is GangPhase.FORMING
+    assert (gang.groups["t"].held, len(gang.groups["t"].free)) == (4, 3)
+
+
+# ---- gangs that ask ------------------------------------------------------------------------------------------------
+
+
+def test_placeholder_asks_preempt_as_others_do() -> None:
+    arena = arena_of(POOR, rich("members"))
+    arena.app("r", "root.rich")
+    for n in range(2):
+        arena.held("r", f"k{n}", f"n{n}", memory=10)
+    gang = AppItem("p", "root.poor", "default", "bob", placeholder_ask={"memory": 10})
+    arena.do(UpdateApplications((gang,)))
+    arena.do(UpdateAllocations([item("p", f"m{n}", task_group="t", placeholder=True, memory=5) for n in range(2)]))
+    out = arena.wait(30)
+    assert sorted(told(out)) == [("r", "k0"), ("r", "k1")]
+    arena.confirm(out)
+    assert len(arena.placed("p")) == 2
+
+
+def test_a_gang_for_which_there_is_no_room_as_a_whole_preempts_nobody() -> None:
+    """Else the node would be kept for an ask that may not come."""
+    poor = "{name: poor, resources: {guaranteed: {memory: 10}, max: {memory: 10}}}"
+    arena = arena_of(poor, rich("members"))
+    arena.app("r", "root.rich")
+    arena.app("q", "root.poor")
+    for n in range(2):
+        arena.held("r", f"k{n}", f"n{n}", memory=10)
+    gang = AppItem("p", "root.poor", "default", "bob", placeholder_ask={"memory": 10})
+    arena.do(UpdateApplications((gang,)))
+    arena.do(UpdateAllocations([item("p", "m0", task_group="t", placeholder=True, memory=5)]))
+    assert isinstance(search(arena, key="m0"), Plan)
+    arena.node("n9", memory=1)
+    arena.held("q", "one", "n9", memory=1)
+    assert search(arena, key="m0") is PreemptionNo.LIMIT
+    assert told(arena.wait(60)) == []
+
+
+def test_an_ask_for_which_a_placeholder_is_leaving_preempts_nobody() -> None:
+    arena = arena_of(POOR, rich("members"))
+    arena.app("r", "root.rich")
+    arena.app("p", "root.poor")
+    member(arena, "m0", "n0", app_id="p", memory=5)
+    arena.held("r", "k0", "n0", memory=5)
+    arena.held("r", "k1", "n1", memory=10)
+    arena.want("p", "real", memory=5, task_group="t")
+    assert the(arena, "m0", "p").replaced_by == "real"
+    assert told(arena.wait(120)) == []
+    assert arena.the_ask("p", "real").reason is not None
+
+
+@pytest.mark.parametrize("why", ["replaced", "timed out"])
+def test_a_placeholder_that_goes_already_is_no_victim(why: str) -> None:
+    arena = two_queues("members")
+    member(arena, "m0", "n0", memory=10)
+    member(arena, "m1", "n1", memory=10)
+    if why == "replaced":
+        arena.want("g", "real", memory=10, task_group="t")
+    else:
+        arena.partition.time_out(the(arena, "m0"), "over", Outcome(), arena.now_ns)
+    assert the(arena, "m0").told
+    arena.want("p", "ask", memory=1)
+    assert victims(arena) == ["m1"]
+
+
+# ---- daemons -------------------------------------------------------------------------------------------------------
+
+
+def daemon(arena: Arena, *, memory: int, priority: int = 0, node_id: str = "n0") -> Plan | PreemptionNo:
+    wanted = item("p", "ask", required_node=node_id, memory=memory, priority=priority)
+    arena.core.apply(UpdateAllocations([wanted]), arena.now_ns)
+    ask, node = arena.the_ask("p", "ask"), arena.the_node(node_id)
+    arena.partition.reserve(ask, node, Outcome(), arena.now_ns)
+    return preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
+
+
+@POLICIES
+def test_a_daemon_takes_one_member_on_its_node_or_all_wherever_they_are(policy: str) -> None:
+    arena = two_queues(policy, guaranteed=20)  # guarantees do not count here
+    for n in range(4):
+        member(arena, f"m{n}", f"n{n % 2}", memory=5)
+    found = daemon(arena, memory=1)
+    assert keys(found) == (["m2"] if policy == "members" else ["m0", "m1", "m2", "m3"])
+    assert isinstance(found, Plan)
+    assert {victim.why.rule for victim in found.victims} == {PreemptionRule.REQUIRED_NODE}
+    assert {victim.why.key for victim in found.victims} == {"ask"}
+
+
+def test_a_daemon_takes_one_alone_before_a_gang_and_the_smaller_gang_first() -> None:
+    arena = two_queues("whole", nodes=4)
+    arena.app("h", "root.rich")
+    for n in range(4):
+        member(arena, f"g{n}", f"n{n}", memory=3)
+    for n in range(2):
+        member(arena, f"h{n}", f"n{n}", app_id="h", memory=3)
+    arena.held("r", "alone", "n0", memory=4)
+    assert keys(daemon(arena, memory=4)) == ["alone"]
+    arena.release("p", "ask")
+    assert keys(daemon(arena, memory=7)) == ["alone", "h0", "h1"]
+
+
+@pytest.mark.parametrize("case", ["priority", "opted out", "required node"])
+def test_a_daemon_leaves_a_gang_alone_of_which_one_elsewhere_may_not_go(case: str) -> None:
+    special: dict[str, Any] = {
+        "priority": {"priority": 1},
+        "opted out": {"victim": False},
+        "required node": {"required_node": "n1"},
+    }[case]
+    arena = two_queues("whole")
+    member(arena, "m0", "n0", memory=10)
+    member(arena, "m1", "n1", memory=10, **special)
+    assert daemon(arena, memory=1) is PreemptionNo.NO_VICTIMS
+
+
+def test_a_daemon_takes_the_node_that_is_kept_for_a_replacement_and_the_real_ask_finds_its_way() -> None:
+    arena = arena_of("{name: a}", nodes=2, memory=10)
+    arena.app("g", "root.a")
+    arena.app("p", "root.a", user="bob")
+    member(arena, "m0", "n0", memory=5, gpu=1)
+    arena.held("p", "fills", "n0", memory=5)
+    # 1. The placeholder's node takes nobody new: the real ask will go to n1, which is kept for it.
+    arena.partition.set_node_schedulable(arena.the_node("n0"), schedulable=False)
+    arena.want("g", "real", memory=5, task_group="t")
+    real = arena.the_ask("g", "real")
+    assert real.reserved is arena.the_node("n1")
+    assert real.group is None
+    # 2. Nobody else comes there, nor does anybody preempt there; a daemon does.
+    arena.held("p", "on-it", "n1", memory=4)
+    arena.want("p", "other", memory=6)
+    assert arena.pending("p") == {"other": ReasonCode.RESERVED_FOR_OTHERS.value}
+    out = arena.want("p", "daemon", memory=8, required_node="n1")
+    assert told(out) == [("p", "on-it")]
+    assert real.reserved is None
+    # 3. The placeholder goes: n1 is the daemon's, and the real ask waits as an ordinary one until there is room.
+    arena.confirm(out)
+    assert arena.placed("p")["daemon"] == "n1"
+    arena.release("g", "m0", Termination.PLACEHOLDER_REPLACED)
+    assert "real" in arena.application("g").asks
+    arena.release("p", "daemon")
+    assert arena.placed("g") == {"real": "n1"}
+
+
+# ---- a queue above its max -----------------------------------------------------------------------------------------
+
+
+def over(policy: str, maximum: int) -> Arena:
+    """Queue a, with a max that is below whatever comes, the gang g and the application r."""
+    properties = f"properties: {{gang.preemption: {policy}}}"
+    arena = arena_of(f"{{name: a, resources: {{max: {{memory: {maximum}}}}}, {properties}}}", quota=True, nodes=3)
+    arena.app("g", "root.a")
+    arena.app("r", "root.a")
+    return arena
+
+
+def cut(arena: Arena) -> list[str]:
+    found = preemption.search_quota(arena.partition, arena.queue("root.a"), arena.now_ns)
+    return [victim.allocation.key for victim in found]
+
+
+@POLICIES
+def test_a_cut_takes_single_members_or_a_whole_gang(policy: str) -> None:
+    arena = over(policy, 4)
+    for n in range(3):
+        member(arena, f"m{n}", f"n{n}", memory=2)
+    arena.held("r", "stays", "n0", memory=4, victim=False)
+    assert cut(arena) == (["m2", "m1", "m0"] if policy == "members" else ["m0", "m1", "m2"])
+
+
+@POLICIES
+def test_a_cut_passes_a_gang_over_that_is_larger_than_what_is_over(policy: str) -> None:
+    arena = over(policy, 5)
+    for n in range(3):
+        member(arena, f"m{n}", f"n{n}", memory=2)
+    arena.held("r", "high", "n0", memory=4, priority=5)
+    assert preemption_quota.excess(arena.queue("root.a")) == {arena.partition.types.number("memory"): 5}
+    assert cut(arena) == (["m2", "m1"] if policy == "members" else ["high"])
+
+
+def test_a_cut_takes_nothing_where_there_is_only_a_gang_that_is_larger() -> None:
+    arena = over("whole", 5)
+    for n in range(3):
+        member(arena, f"m{n}", f"n{n}", memory=2)
+    assert cut(arena) == []
+
+
+def test_a_cut_takes_those_alone_first_then_smaller_gangs() -> None:
+    arena = over("whole", 1)
+    arena.app("h", "root.a")
+    for n in range(3):
+        member(arena, f"g{n}", f"n{n}", memory=1)
+    for n in range(2):
+        member(arena, f"h{n}", f"n{n}", app_id="h", memory=1)
+    arena.held("r", "alone", "n0", memory=1)
+    assert cut(arena) == ["alone", "h0", "h1"]  # 5 are over; then 2 are left, and g is 3
+
+
+def test_a_cut_leaves_a_gang_alone_of_which_one_may_not_go() -> None:
+    arena = over("whole", 1)
+    member(arena, "m0", "n0", memory=2)
+    member(arena, "m1", "n1", memory=2, victim=False)
+    assert cut(arena) == []
+
+
+def test_a_parents_cut_takes_a_gang_that_no_childs_part_would_hold_from_the_rest() -> None:
+    child = "properties: {gang.preemption: whole}"
+    top = f"{{name: a, resources: {{max: {{memory: 4}}}}, queues: [{{name: b, {child}}}, {{name: c, {child}}}]}}"
+    arena = arena_of(top, quota=True)
+    arena.app("g", "root.a.b")
+    arena.app("r", "root.a.c")
+    for n in range(2):
+        member(arena, f"m{n}", f"n{n}", memory=2)
+    arena.held("r", "k", "n0", memory=4, victim=False)
+    assert cut(arena) == ["m0", "m1"]  # 4 are over: 2 of each child by their shares, and c gives nothing

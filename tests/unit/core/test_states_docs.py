@@ -119,6 +119,16 @@ def running(timeout_ms: int = 0) -> Cluster:
     return found
 
 
+def gang(style: str = "") -> Cluster:
+    """A placeholder of two that were announced, until its time is over."""
+    found = cluster(vcore=1)
+    item = AppItem("x", "root.a", "default", "ann", placeholder_ask={"vcore": 2}, gang_style=style)
+    found.do(UpdateApplications((item,)))
+    found.do(UpdateAllocations([AskItem("p", "x", "default", {"vcore": 1}, task_group="t", placeholder=True)]))
+    found.wait(15 * 60)
+    return found
+
+
 def completing() -> Cluster:
     found = running()
     found.release("x", "k")
@@ -147,6 +157,9 @@ APP_STEPS: dict[tuple[str, str], Callable[[], Cluster]] = {
     ("Completing", "completeApplication"): lambda: then(completing(), lambda c: c.wait(30)),
     ("Running", "failApplication"): lambda: then(running(timeout_ms=1_000), lambda c: c.wait(1)),
     ("Failing", "failApplication"): failed,
+    ("Accepted", "failApplication"): lambda: gang("Hard"),
+    ("Accepted", "resumeApplication"): gang,
+    ("Resuming", "runApplication"): lambda: then(gang(), lambda c: c.release("x", "p")),
 }
 
 
@@ -181,6 +194,8 @@ def test_a_finished_application_expires(finished: Callable[[], Cluster]) -> None
 def test_each_row_of_applications_is_driven_or_says_that_it_is_not() -> None:
     beside = {
         ("Running", "runApplication"),  # no step
+        ("New", "failApplication"),  # the real core's: here a gang with a placeholder is Accepted
+        ("New", "resumeApplication"),
         ("New", "rejectApplication"),
         ("Completed", "expireApplication"),
         ("Failed", "expireApplication"),

@@ -37,7 +37,7 @@ class Cycle:
 
     def run(self, out: Outcome, now_ns: int, budget: int) -> int:
         """Makes up to ``budget`` allocations; gives how many. Fewer means: nothing more fits now."""
-        partition = self._partition
+        partition, gangs = self._partition, self._gangs
         if not partition.deciding:
             return 0
         # 1. Shares move with the cluster's capacity: all keys anew, once.
@@ -55,8 +55,8 @@ class Cycle:
         while made < budget:
             # 3. Real asks wait for their placeholders, or no more; the best leaf: from root down, the first child in
             # its parent's order.
-            if self._gangs.waiting:
-                self._gangs.settle(out)
+            if gangs.dirty or gangs.reopened:
+                gangs.settle(out)
             queue = root
             while not queue.leaf and queue.ready:
                 queue = queue.ready[0][-1]
@@ -68,7 +68,8 @@ class Cycle:
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
             # 5. A placeholder of its gang makes room for it (no limit is asked: it was asked for the placeholder).
-            if app.gang is not None and self._gangs.give_way(ask, group, out, now_ns):
+            if app.gang is not None and gangs.give_way(ask, group, out, now_ns):
+                made += 1  # it is said to the RM, as an allocation is
                 continue
             # 6. Limits first, then a node; a "no" parks the group with its reason.
             if self._park_over_limit(app, group, out, now_ns):
@@ -136,8 +137,13 @@ class Cycle:
             # A daemon's node takes it even while it is draining, or kept free for others than daemons.
             node = self._partition.nodes.get(group.required_node)
             return node if node is not None and fits(items, node.available) else None
-        reserved = None if ask.awaits_placeholders else ask.reserved
-        if reserved is not None and reserved.schedulable and fits(items, reserved.available):
+        reserved = ask.reserved
+        if (
+            reserved is not None
+            and not ask.awaits_placeholders
+            and reserved.schedulable
+            and fits(items, reserved.available)
+        ):
             return reserved
         return self.find_node(group.shape)
 
@@ -247,11 +253,11 @@ class Cycle:
 
     def _park_over_limit(self, app: Application, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Parks the group (or the application) when a limit stands against it; says whether."""
-        full = self.full_ledger(app)
+        full = None if app.counted else self.full_ledger(app)
         if full is not None:
             self._waiting.wait_to_run(app, full, out, now_ns)
             return True
-        lacking = self._lacking_room(app)
+        lacking = self._lacking_room(app) if app.gang is not None else None
         if lacking is not None:
             self._waiting.wait_for_room(app, lacking[0], self._room_reason(*lacking), out, now_ns)
             return True

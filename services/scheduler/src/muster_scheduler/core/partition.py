@@ -691,7 +691,8 @@ class Partition:
         self.index.seen(ask.shape, ask.pending)
         if ask.demand.placeholder:
             self.gangs.pend(ask, ask.pending)
-        if ask.open > 0:  # else placeholders are leaving for an earlier ask with its key, which makes room for it
+        # (Else placeholders are leaving for an earlier ask with its key, which makes room for it.)
+        if app.gang is None or ask.open > 0:
             self.enter_group(ask)
 
     def enter_group(self, ask: Ask) -> None:
@@ -726,9 +727,14 @@ class Partition:
     def group_of(self, ask: Ask) -> AskGroup:
         """The group that the ask belongs to; a new one when there is none."""
         app, demand = ask.app, ask.demand
-        task_group = "" if ask.mismatched else demand.task_group
-        required, preempts = demand.required_node, demand.allow_preempt_other
-        key = (demand.shape, demand.priority, required, preempts, task_group, demand.placeholder)
+        key = (
+            demand.shape,
+            demand.priority,
+            demand.required_node,
+            demand.allow_preempt_other,
+            "" if ask.mismatched else demand.task_group,
+            demand.placeholder,
+        )
         group = app.groups.get(key)
         if group is None:
             app.groups[key] = group = AskGroup(app, key)

@@ -494,7 +494,8 @@ class SchedulerCore:
             out.events.append(
                 Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, item.key, shape, "", now_ns)
             )
-            partition.gangs.keep_heir(ask, out)
+            if app.gang is not None:
+                partition.gangs.keep_heir(ask, out)
         submitted_ns = app.submitted_ns
         if demand.placeholder:
             partition.gangs.ask_more(demand, app, ask.pending)
@@ -570,7 +571,8 @@ class SchedulerCore:
         again = item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING
         if again and not item.ask_only:
             for allocation in _allocations_of(app, item):
-                if allocation.timed_out or allocation.replaced_by is not None:  # it was to go, wherever it ran
+                needless = allocation.placeholder and app.state is AppState.COMPLETING
+                if allocation.timed_out or allocation.replaced_by is not None or needless:  # it was to go anyway
                     self._release_one(partition, allocation, item, out, now_ns)
                 else:
                     self._ask_again(partition, app, allocation, item.message, out, now_ns)

@@ -121,10 +121,11 @@ class Waiting:
     def place_ready(self, group: AskGroup) -> None:
         """Puts the group among its application's ready ones, where its oldest ask belongs; unless its gang holds it."""
         gang = group.app.gang
-        group.held = gang is not None and gang.holds(group)
-        if group.held:
-            self.unready(group)
-            return
+        if gang is not None:
+            group.held = gang.holds(group)
+            if group.held:
+                self.unready(group)
+                return
         head = group.head()
         assert head is not None, f"{group} has nothing to try"
         key = (-group.priority, head.created_ns, head.submission)
@@ -406,13 +407,17 @@ class Waiting:
                 self._wake_bench(bench, place)
 
     def _wake_first(self, waitlist: Waitlist) -> None:
-        for *_, group in list(waitlist.groups):
-            if group.head() is not None:  # else its last ask was placed just now, and it goes
-                waitlist.unpark(group)
-                waitlist.awake = group
-                self.make_ready(group)
-                if not group.held:
-                    return
+        while True:
+            for *_, group in waitlist.groups:
+                if group.head() is not None:  # else its last ask was placed just now, and it goes
+                    break
+            else:
+                return
+            waitlist.unpark(group)
+            waitlist.awake = group
+            self.make_ready(group)
+            if not group.held:
+                return
 
     def land(self, out: Outcome) -> None:
         """After a cycle: lists that are still in flight and empty have nobody left who waits."""

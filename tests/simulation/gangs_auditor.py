@@ -76,8 +76,7 @@ class Auditor(Deciding):
         self._due = {}
         for app in self.books.apps.values():
             if app.deadline_ns and app.deadline_ns <= now_ns:
-                replacing = any(ask.leaving for ask in app.asks.values())
-                self._due[app] = app.state in ("New", "Accepted") and app.phase != "USED" and not replacing
+                self._due[app] = self._after_time_out(app)
                 app.deadline_ns = 0
         self._kept_before = dict(self._kept)
         self._keeps = set(self._kept.items())
@@ -105,6 +104,16 @@ class Auditor(Deciding):
             self._check_state(app)
             self._check_told(app)
         self.tally["allocations"] += made
+
+    def _after_time_out(self, app: App) -> str:
+        """What state the end of its placeholders' time brings it to; "": none. Its gang forms no more."""
+        unused = app.phase != "USED" and not any(ask.leaving for ask in app.asks.values())
+        if app.phase in ("WAITING", "FORMING") or (unused and app.phase == "FORMED"):
+            app.phase = "OVER"
+        waits = app.state in ("New", "Accepted")
+        if unused and app.style.lower() == "hard" and (waits or (app.state == "Running" and app.whole)):
+            return "Failing"
+        return "Resuming" if unused and waits else ""
 
     def restarted(self) -> None:
         """The core is another one, folded from the records."""
@@ -181,7 +190,7 @@ class Auditor(Deciding):
                         if free:
                             self._check_stuck(ask, free)
                             continue
-                        if counts.pending:
+                        if counts.pending and app.awaits_placeholders:
                             continue
                 if not books.over(app, ask.wants):
                     room = self._room(ask)

@@ -123,7 +123,8 @@ class Ask:
 class Held:
     """An allocation. ``told``: what for it was told to go: "", "preempted", "timeout", "replaced".
 
-    ``heir``: the key of the real ask for which a placeholder goes; that ask may be gone, and may come again.
+    ``order``: by when it came, then as the asks came. ``heir``: the key of the real ask for which a placeholder goes;
+    that ask may be gone, and may come again.
     """
 
     app: App
@@ -138,7 +139,7 @@ class Held:
     previous: bool
     may_go: bool
     may_preempt: bool
-    order: int
+    order: tuple[int, int, int]
     told: str = ""
     told_ns: int = 0
     heir: str = ""
@@ -199,6 +200,11 @@ class App:
     @property
     def whole(self) -> bool:
         return self.total is not None and self.queue.property("gang.start", "whole") == "whole"
+
+    @property
+    def awaits_placeholders(self) -> bool:
+        """Real asks of a task group wait while placeholders of it are asked for, and none is free."""
+        return not self.whole and (self.phase not in ("USED", "OVER") or self.deadline_ns > 0)
 
     @property
     def counted(self) -> bool:

@@ -62,8 +62,8 @@ class Deciding(Hearing):
         self._swapped: set[tuple[str, str]] = set()
         # It is a cycle that is looked at, not the answer to a command.
         self._deciding = False
-        # Whose placeholders' time is up in this cycle, and whether the gang has failed by it.
-        self._due: dict[App, bool] = {}
+        # Whose placeholders' time is up in this cycle, and what it goes to by that: "Failing", "Resuming" or "".
+        self._due: dict[App, str] = {}
         # By placeholder, the sizes of asks that events said to be larger.
         self._mismatched: dict[str, list[Vector]] = {}
         # By node, for which ask it is kept: now, and all through this cycle; and all that were kept in it.
@@ -115,10 +115,11 @@ class Deciding(Hearing):
     def _new(self, fact: NewAllocation) -> None:
         made = fact.allocation
         app = self._app(made.app_id, fact)
-        reported = self._adopted.pop((app.app_id, made.key), None)
-        if reported is not None:
-            self._new_adopted(app, made, reported)
-            return
+        for uuid in (made.uuid, ""):
+            reported = self._adopted.pop((app.app_id, made.key, uuid), None)
+            if reported is not None:
+                self._new_adopted(app, made, *reported)
+                return
         ask = app.asks.get(made.key)
         if ask is None:
             raise AuditFailure("allocation", f"{app.app_id}: {made.key} was allocated, and is not asked for")
@@ -143,7 +144,6 @@ class Deciding(Hearing):
 
     def _hold(self, ask: Ask, node: Node, made: Any) -> None:
         app, books = ask.app, self.books
-        self._order += 1
         held = Held(
             app,
             ask.key,
@@ -157,7 +157,7 @@ class Deciding(Hearing):
             ask.previous,
             ask.may_go,
             ask.may_preempt,
-            self._order,
+            (self.now_ns, ask.order, made.ordinal),
         )
         books.hold(held)
         books.pend(ask, -1)
@@ -180,7 +180,7 @@ class Deciding(Hearing):
         elif app.phase:
             app.phase = "USED"
 
-    def _new_adopted(self, app: App, made: Any, item: AskItem) -> None:
+    def _new_adopted(self, app: App, made: Any, order: int, item: AskItem) -> None:
         node = self.books.nodes[item.node_id]
         must(made.node_id == item.node_id, "answer", f"{item} is said to be on {made.node_id}")
         must(not item.uuid or made.uuid == item.uuid, "answer", f"{item} got another uuid, {made.uuid}")
@@ -190,7 +190,6 @@ class Deciding(Hearing):
             "flags",
             f"{item} became {made.demand}",
         )
-        self._order += 1
         held = Held(
             app,
             item.key,
@@ -204,7 +203,7 @@ class Deciding(Hearing):
             item.previous_generation,
             item.allow_preempt_self,
             item.allow_preempt_other,
-            self._order,
+            (self.now_ns, order, made.ordinal),
         )
         self.books.hold(held)
         if placeholder:
@@ -241,7 +240,8 @@ class Deciding(Hearing):
             return
         free = app.free(ask.task_group)
         must(not free, "placeholder first", f"{ask} went to {node.node_id}, and {free[:1]} was free")
-        must(not counts.pending, "gang forming", f"{ask} did not wait for the placeholders of its group")
+        waits = counts.pending and app.awaits_placeholders
+        must(not waits, "gang forming", f"{ask} did not wait for the placeholders of its group")
 
     # ---- the place of a placeholder --------------------------------------------------------------------------------
 
@@ -331,10 +331,10 @@ class Deciding(Hearing):
             self._preempted[app] = [each for each in app.held.values() if each.task_group and not each.told]
         held.told = "preempted"
         self.tally[f"told: {'placeholder' if held.placeholder else 'real'} preempted"] += 1
-        if whole and app.whole and app.phase in ("FORMING", "FORMED"):
-            if not any(each.free or each.heir for each in app.held.values()):
-                app.phase = "WAITING"
-                self.tally["gang: starts again"] += 1
+        forms = whole and app.whole and app.phase in ("FORMING", "FORMED")
+        if forms and not any(each.free or each.heir for each in app.held.values()):
+            app.phase = "WAITING"
+            self.tally["gang: starts again"] += 1
 
     def _reminder(self, held: Held, fact: ReleasedAllocation) -> None:
         must(fact.termination is TOLD[held.told], "reminder", f"{fact}: {held} was told otherwise")
@@ -402,7 +402,7 @@ class Deciding(Hearing):
             self.tally["told: all of a failed gang"] += 1
 
     def _fails(self, app: App) -> bool:
-        return self._due.get(app, False) and app.style.lower() == "hard"
+        return self._due.get(app) == "Failing"
 
     def _released_ask(self, fact: ReleasedAsk) -> None:
         app = self._app(fact.app_id, fact)
@@ -433,11 +433,10 @@ class Deciding(Hearing):
             must(not full, "max applications", f"{app.app_id} runs, {full} is full")
         app.state = state
         if state in ("Resuming", "Failing"):
-            hard = app.style.lower() == "hard"
-            must(self._due.get(app, False), "state", f"{app.app_id} is {state}, and no time was up")
-            must(hard == (state == "Failing"), "state", f"{app.app_id} is {state}, its style is {app.style!r}")
+            must(app in self._due, "state", f"{app.app_id} is {state}, and no time was up")
+            due = self._due[app]
+            must(due == state, "state", f"{app.app_id} is {state}, should be {due!r}, its style is {app.style!r}")
             must(fact.message == TIMED_OUT, "state", f"{app.app_id} is {state} by {fact.message!r}")
-            app.phase = "OVER"
             if state == "Failing":
                 must(not app.asks, "state", f"{app.app_id} fails with {list(app.asks)[:2]}")
         elif state == "Completing":
@@ -486,16 +485,16 @@ class Deciding(Hearing):
 
     def _check_due(self) -> None:
         """Whose placeholders' time was up has no free ones, and no asks for more, and failed if it had to."""
-        for app, failed in self._due.items():
+        for app, to_be in self._due.items():
             if self.books.apps.get(app.app_id) is not app:
                 continue
             asks = [ask for ask in app.asks.values() if ask.placeholder]
             must(not asks, "time-out", f"{app.app_id}: its placeholders' time is up, and {asks[:2]} stay")
             free = [each for each in app.held.values() if each.free]
             must(not free, "time-out", f"{app.app_id}: its placeholders' time is up, and {free[:2]} stay")
-            if failed:
-                must(app.phase in ("OVER", "USED"), "time-out", f"{app.app_id} is {app.state}, not failed")
-            self.tally[f"time-out: {'of a gang' if failed else 'of what is not used'}"] += 1
+            if to_be == "Failing":
+                must(app.state == "Failing", "time-out", f"{app.app_id} is {app.state}, should be {to_be}")
+            self.tally[f"time-out: {'of a gang' if to_be else 'of what is not used'}"] += 1
 
 
 def takes_place(held: Held, ask: Ask) -> bool:

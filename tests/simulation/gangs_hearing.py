@@ -68,7 +68,7 @@ class Hearing:
         # What must still be said in answer to a command.
         self._echoes: Counter[tuple[str, str, str, Termination]] = Counter()
         self._answers: Counter[tuple[str, str]] = Counter()
-        self._adopted: dict[tuple[str, str], AskItem] = {}
+        self._adopted: dict[tuple[str, str, str], tuple[int, AskItem]] = {}
         # Placeholders that are gone, and the asks that they made room for.
         self._owed: list[tuple[Held, Ask]] = []
 
@@ -242,7 +242,8 @@ class Hearing:
         if app is None or node is None or not any(wants):
             self._answers["rejected ask", item.key] += 1
             return
-        self._adopted[item.app_id, item.key] = item
+        self._order += 1
+        self._adopted[item.app_id, item.key, item.uuid] = (self._order, item)
 
     # ---- commands: releases ----------------------------------------------------------------------------------------
 
@@ -267,14 +268,17 @@ class Hearing:
                 else:
                     self._ask_again(held)
             return
-        if item.termination is not Termination.TIMEOUT or item.ask_only:
+        # A confirmation ends what was told to go, and nothing else; without any, it ends what it names.
+        told = [held for held in found if held.told]
+        confirms = item.termination in TOLD.values() and bool(item.key or item.uuid) and bool(told)
+        if (item.termination is not Termination.TIMEOUT and not confirms) or item.ask_only:
             for ask in list(app.asks.values()):
                 if ask.key == item.key or (not item.key and not item.uuid):
                     self.tally["ask: cancelled"] += 1
                     if ask.leaving:
                         self.tally["ask: cancelled while a placeholder leaves"] += 1
                     books.remove_ask(ask, "lost")
-        for held in found:
+        for held in told if confirms else found:
             self._end(held, item)
 
     def _end(self, held: Held, item: ReleaseItem) -> None:

@@ -26,7 +26,7 @@ EVERYTHING = 1 << 30
 # So many steps between two looks of that kind.
 REST_EVERY, LEFT_EVERY, SUMS_EVERY, INVARIANTS_EVERY = 6, 3, 16, 40
 # Left alone, a life has ended after so many times of looking what is next.
-END_STEPS = 150
+END_STEPS = 80
 
 
 class GangLife:
@@ -75,6 +75,7 @@ class GangLife:
 
     def restart(self) -> None:
         """Another core, folded from the records, goes on."""
+        must(published(self.core) == self.topic, "record", difference(published(self.core), self.topic))
         core = self.folded()
         must(published(core) == self.topic, "fold", difference(published(core), self.topic))
         must(sums(core) == sums(self.core), "fold", difference(sums(core), sums(self.core)))
@@ -193,8 +194,8 @@ class GangLife:
             if not auditor.books.apps:
                 break
             due_ns = self.core.next_deadline_ns()
-            advance_ns = SECOND_NS if number % 3 else 100 * SECOND_NS
-            if due_ns is not None and number % 3 == 0:
+            advance_ns = (SECOND_NS, 31 * SECOND_NS, 0, 900 * SECOND_NS)[number % 4]
+            if due_ns is not None and number % 4 == 2:
                 advance_ns = min(max(due_ns - self.now_ns, SECOND_NS), 900 * SECOND_NS)
             out = self._begin(advance_ns)
             for command in manager.wind_up(auditor.books, number):
@@ -202,6 +203,7 @@ class GangLife:
             self._cycle(out, EVERYTHING)
         self.tally["end: steps"] += 1
         auditor.check_end(self.core)
+        must(published(self.core) == self.topic, "record", difference(published(self.core), self.topic))
         core = self.folded()
         must(published(core) == self.topic, "fold", difference(published(core), self.topic))
         if self._check_core:

@@ -53,6 +53,7 @@ KINDS = (
     *("change",) * 2,
     *("stop",) * 1,
     *("free",) * 3,
+    *("press",) * 3,
 )
 _RARE = ("gone", "reload", "remove", "clear", "fail", "nonsense")
 _OTHER_WORDS: tuple[Termination, ...] = (
@@ -135,6 +136,7 @@ class ResourceManager:
             "change": self._change,
             "stop": self._stop,
             "free": self._free,
+            "press": self._press,
             "reload": self._reload,
             "remove": self._remove,
             "clear": self._clear,
@@ -369,6 +371,20 @@ class ResourceManager:
             plan.previous,
         )
 
+    def _press(self, books: Books) -> Command | None:
+        """More than there is room for, at the cost of others: where something is guaranteed, or with priority."""
+        dice = self._dice
+        if not self._preempts or sum(len(app.asks) for app in books.apps.values()) > 12:
+            return None
+        apps = [app for app in books.apps.values() if app.queue.rules is not None and app.queue.rules.guaranteed]
+        plan = self._plans[dice.choice(apps or list(books.apps.values())).app_id]
+        item = self._item(plan, plan.size, "", False)._replace(allow_preempt_other=True)
+        if dice.random() < 0.5:
+            item = item._replace(priority=20)
+        count = dice.randint(1, 4)
+        self._number += count
+        return UpdateAllocations([item._replace(key=f"{item.key}.{number}") for number in range(count)])
+
     def _change(self, books: Books) -> Command | None:
         """An ask is sent again, mostly of another size."""
         dice = self._dice
@@ -469,13 +485,7 @@ class ResourceManager:
             if (app.app_id, held.key) not in gone and self._plans.get(app.app_id) is not None
         ]
         on_nodes = dice.random() < 0.5
-        numbers: Counter[str] = Counter()
-        reports = []
-        for held in running:
-            numbers[held.key] += 1
-            # (One key is one allocation here: those of one ask are told apart by more than their uuid.)
-            key = held.key if numbers[held.key] == 1 else f"{held.key}.{held.uuid}"
-            reports.append(_report(held, key))
+        reports = [_report(held) for held in running]
         commands: list[Command] = []
         nodes = [
             NodeItem(
@@ -538,9 +548,9 @@ def _said(ask: Ask) -> AskItem:
     )
 
 
-def _report(held: Held, key: str) -> AskItem:
+def _report(held: Held) -> AskItem:
     return AskItem(
-        key,
+        held.key,
         held.app.app_id,
         PARTITION,
         dict(held.said),

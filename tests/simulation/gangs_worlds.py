@@ -70,7 +70,7 @@ def _queue(dice: random.Random, name: str, above: dict[str, str]) -> Document:
                 value = dice.randint(4, 16) * worlds.UNIT[kind]
                 most[kind] = min(value, most.get(kind, value))
                 resources.setdefault("max", {})[kind] = _written(kind, most[kind])
-    if dice.random() < 0.35 and not above:
+    if dice.random() < 0.5 and not above:
         value = dice.randint(1, 5)
         resources["guaranteed"] = {
             kind: _written(kind, min(value * worlds.UNIT[kind], most.get(kind, 1 << 60)))
@@ -102,7 +102,7 @@ def _properties(dice: random.Random) -> dict[str, str]:
     maybe(0.45, "gang.start", "incremental", "incremental", "whole")
     maybe(0.3, "gang.preemption", "whole", "whole", "members")
     maybe(0.15, "application.sort.policy", "fair", "fifo", "stateaware")
-    maybe(0.6, "preemption.delay", "1s", "5s")
+    maybe(0.8, "preemption.delay", "1s", "1s", "5s")
     maybe(0.25, "quota.preemption.delay", "1s")
     return found
 

@@ -1,0 +1,302 @@
+"""The auditor of gangs notices: the core is broken on purpose, one thing at a time, and within a few lives it says so.
+
+Not an assertion of the core, nor its invariants, which are not looked at here: the core must have no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from muster_scheduler.core import admission, gangs
+from muster_scheduler.core.commands import Termination
+from muster_scheduler.core.gangs import Gang, Gangs
+from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Queue
+from muster_scheduler.core.outcome import Detail, Outcome
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.placeholders import FreePlaceholders
+from muster_scheduler.core.resources import Shape
+from muster_scheduler.core.states import AppState
+from simulation.books import AuditFailure
+from simulation.gangs_life import GangLife
+
+SEEDS = range(40)
+STEPS = 150
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def _counted_twice(patch: pytest.MonkeyPatch) -> None:
+    """The real allocation is counted while the placeholder still is: it comes when that is told to go."""
+    whole = Gangs._replace
+
+    def at_once(self: Gangs, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
+        whole(self, placeholder, ask, gang, out, now_ns)
+        node = self._partition.nodes[placeholder.node_id]
+        if ask.pending and node.schedulable:
+            self._partition.cycle.allocate(ask, ask.group, node, out, now_ns, replaces=placeholder)
+
+    patch.setattr(Gangs, "_replace", at_once)
+
+
+def _not_confirmed(patch: pytest.MonkeyPatch) -> None:
+    """The placeholder goes when it is told to, and not when the RM confirms."""
+    whole = Gangs._replace
+
+    def gone(self: Gangs, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
+        whole(self, placeholder, ask, gang, out, now_ns)
+        partition = self._partition
+        termination, detail = Termination.PLACEHOLDER_REPLACED, Detail.ALLOC_REPLACED
+        partition.release(placeholder, termination, "", detail, out, now_ns, tell=False, completing=False)
+        self.swap(placeholder, out, now_ns)
+
+    patch.setattr(Gangs, "_replace", gone)
+
+
+def _not_swapped(patch: pytest.MonkeyPatch) -> None:
+    """The placeholder is confirmed gone, and the ask that it made room for waits on."""
+    patch.setattr(Gangs, "swap", lambda self, placeholder, out, now_ns, elsewhere=True: None)
+
+
+def _counts_kept(patch: pytest.MonkeyPatch) -> None:
+    """A placeholder that is replaced stays in what the queue and its user have."""
+    whole = Partition.unhold
+
+    def without_ledgers(self: Partition, allocation: Allocation) -> None:
+        whole(self, allocation)
+        app = allocation.app
+        if app is not None and allocation.replaced_by is not None:
+            for number, value in allocation.shape.items:
+                for ledger in app.ledgers:
+                    ledger.allocated[number] += value
+
+    patch.setattr(Partition, "unhold", without_ledgers)
+
+
+def _start_without_room(patch: pytest.MonkeyPatch) -> None:
+    """A gang starts when its first placeholder fits."""
+    patch.setattr(Gangs, "lacking_room", lambda self, app: None)
+
+
+def _promises_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A gang starts whatever was promised to others."""
+    patch.setattr(gangs, "move_promise", lambda ledger, before, wanted: None)
+
+
+def _promises_kept(patch: pytest.MonkeyPatch) -> None:
+    """What a gang was promised stays promised when it is over."""
+    patch.setattr(Gangs, "withdraw", lambda self, app: None)
+
+
+def _real_before_formed(patch: pytest.MonkeyPatch) -> None:
+    """Real asks do not wait for their gang."""
+    patch.setattr(Gang, "holds", lambda self, group: group in self.stuck)
+
+
+def _real_beside_placeholders(patch: pytest.MonkeyPatch) -> None:
+    """Real asks go the normal way, whatever placeholders are there."""
+    patch.setattr(Gangs, "give_way", lambda self, ask, group, out, now_ns: False)
+
+
+def _too_large(patch: pytest.MonkeyPatch) -> None:
+    """A real ask takes the place of a smaller placeholder."""
+    patch.setattr(gangs, "covers", lambda placeholder, real: True)
+
+
+def _order(patch: pytest.MonkeyPatch) -> None:
+    """The youngest placeholder gives way first."""
+    whole = FreePlaceholders.covering
+
+    def youngest_first(self: FreePlaceholders, shape: Shape) -> Iterator[Allocation]:
+        return reversed(list(whole(self, shape)))
+
+    patch.setattr(FreePlaceholders, "covering", youngest_first)
+
+
+def _deadline_lost(patch: pytest.MonkeyPatch) -> None:
+    """The placeholders' clock is not on the scheduler's."""
+    whole = Gangs.placed
+
+    def without_deadline(self: Gangs, placeholder: Allocation, out: Outcome, now_ns: int) -> None:
+        whole(self, placeholder, out, now_ns)
+        self._partition.deadlines = [each for each in self._partition.deadlines if each[1] is not placeholder.app]
+
+    patch.setattr(Gangs, "placed", without_deadline)
+
+
+def _hard_is_soft(patch: pytest.MonkeyPatch) -> None:
+    """Every gang goes on as an ordinary application."""
+    patch.setattr(gangs, "HARD", "harder")
+
+
+def _reminder_lost(patch: pytest.MonkeyPatch) -> None:
+    """What is not confirmed is not told again."""
+    patch.setattr(Partition, "remind", lambda self, allocation, out, now_ns: None)
+
+
+def _leftovers(patch: pytest.MonkeyPatch) -> None:
+    """Unused placeholders of a completing application stay."""
+    whole = Partition.expire
+
+    def without_placeholders(self: Partition, app: Application, out: Outcome, now_ns: int) -> None:
+        if app.state is not AppState.COMPLETING or app.gang is None or not app.gang.held:
+            whole(self, app, out, now_ns)
+
+    patch.setattr(Partition, "expire", without_placeholders)
+
+
+def _miscounted(patch: pytest.MonkeyPatch) -> None:
+    """A placeholder that is lost with its node counts as replaced."""
+    whole = Gangs.count_gone
+
+    def never_lost(self: Gangs, placeholder: Allocation, detail: Detail) -> None:
+        whole(self, placeholder, Detail.ALLOC_REPLACED)
+
+    patch.setattr(Gangs, "count_gone", never_lost)
+
+
+def _heir_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """An ask that was sent again, larger, takes the place that was made for the smaller one."""
+    patch.setattr(Gangs, "keep_heir", lambda self, ask, out: None)
+    patch.setattr(gangs, "_suits", lambda ask, placeholder: True)
+
+
+def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """The node to which a real ask will go is not kept for it."""
+    whole = Gangs.give_way
+
+    def without_node(self: Gangs, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+        partition = self._partition
+        reserve = partition.reserve
+        partition.reserve = lambda *_: None  # type: ignore[method-assign]
+        try:
+            return whole(self, ask, group, out, now_ns)
+        finally:
+            partition.reserve = reserve  # type: ignore[method-assign]
+
+    patch.setattr(Gangs, "give_way", without_node)
+
+
+def _stuck_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Who could take a placeholder's place, and fitted nowhere, does not look again."""
+    patch.setattr(Gangs, "look_again", lambda self: None)
+
+
+def _gang_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A gang that waits for room as a whole is not woken."""
+    patch.setattr("muster_scheduler.core.waiting.Waiting._wake_gangs", lambda self, ledger, room: None)
+
+
+def _admitted(patch: pytest.MonkeyPatch) -> None:
+    """A gang that can never fit is let in."""
+    patch.setattr(admission, "gang_refused", lambda *_: "")
+
+
+def _gang_torn(patch: pytest.MonkeyPatch) -> None:
+    """Single members are preempted, where a gang goes as a whole."""
+    whole = Partition.set_properties
+
+    def without_gangs(self: Partition, queue: Queue, texts: dict[str, str]) -> None:
+        whole(self, queue, texts)
+        queue.policy = replace(queue.policy, gangs_preempted_whole=False)
+
+    patch.setattr(Partition, "set_properties", without_gangs)
+
+
+def _flag_lost(patch: pytest.MonkeyPatch) -> None:
+    """What the RM reports is no placeholder."""
+    whole = Partition.allocation_of
+
+    def real(self: Partition, item: Any, *others: Any) -> Allocation:
+        return whole(self, item._replace(placeholder=False), *others)
+
+    patch.setattr(Partition, "allocation_of", real)
+
+
+def _record_lost(patch: pytest.MonkeyPatch) -> None:
+    """For which ask a placeholder leaves is not in its record."""
+    whole = Gangs._replace
+
+    def untouched(self: Gangs, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
+        touch = Outcome.touch
+        try:
+            Outcome.touch = lambda self, changed, partition: (  # type: ignore[method-assign]
+                None if changed is placeholder else touch(self, changed, partition)
+            )
+            whole(self, placeholder, ask, gang, out, now_ns)
+        finally:
+            Outcome.touch = touch  # type: ignore[method-assign]
+
+    patch.setattr(Gangs, "_replace", untouched)
+
+
+def _phase_stays(patch: pytest.MonkeyPatch) -> None:
+    """A real allocation leaves its gang as it was."""
+    patch.setattr(Gangs, "real_placed", lambda self, app, out, now_ns: None)
+
+
+def _told_twice(patch: pytest.MonkeyPatch) -> None:
+    """The real allocation is told twice."""
+    whole = Partition.tell_new
+
+    def twice(self: Partition, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+        whole(self, allocation, out, now_ns)
+        if allocation.replaces is not None:
+            whole(self, allocation, out, now_ns)
+
+    patch.setattr(Partition, "tell_new", twice)
+
+
+# What is broken, how, and which checks may be the ones that notice.
+BROKEN: dict[str, tuple[Break, set[str]]] = {
+    "counted twice": (_counted_twice, {"swap", "counters"}),
+    "not confirmed": (_not_confirmed, {"swap", "counters", "replacement"}),
+    "not swapped": (_not_swapped, {"swap"}),
+    "counts kept": (_counts_kept, {"counters"}),
+    "start without room": (_start_without_room, {"gang room"}),
+    "promises forgotten": (_promises_forgotten, {"gang room", "promised"}),
+    "promises kept": (_promises_kept, {"promised"}),
+    "real before formed": (_real_before_formed, {"gang forming"}),
+    "real beside placeholders": (_real_beside_placeholders, {"placeholder first", "left pending"}),
+    "too large": (_too_large, {"replacement", "swap"}),
+    "order": (_order, {"placeholder order"}),
+    "deadline lost": (_deadline_lost, {"time-out"}),
+    "hard is soft": (_hard_is_soft, {"state"}),
+    "reminder lost": (_reminder_lost, {"reminder"}),
+    "leftovers": (_leftovers, {"deadline"}),
+    "miscounted": (_miscounted, {"counters"}),
+    "heir not looked at": (_heir_not_looked_at, {"swap"}),
+    "node not kept": (_node_not_kept, {"replacement"}),
+    "stuck for ever": (_stuck_for_ever, {"left pending"}),
+    "gang forgotten": (_gang_forgotten, {"left pending"}),
+    "admitted": (_admitted, {"answer", "admission"}),
+    "gang torn": (_gang_torn, {"whole gang"}),
+    "flag lost": (_flag_lost, {"flags"}),
+    "record lost": (_record_lost, {"record"}),
+    "phase stays": (_phase_stays, {"counters"}),
+    "told twice": (_told_twice, {"allocation", "twice", "swap", "event sum"}),
+}
+
+
+@pytest.mark.parametrize("what", list(BROKEN))
+def test_the_auditor_notices_gangs_with_broken(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks, checks = BROKEN[what]
+    breaks(monkeypatch)
+    noticed: list[str] = []
+    for seed in SEEDS:
+        noticed += _what_is_noticed(seed)
+        if checks & set(noticed):
+            return
+    pytest.fail(f"{len(SEEDS)} lives with {what} broken, and the auditor noticed {noticed}")
+
+
+def _what_is_noticed(seed: int) -> list[str]:
+    try:
+        GangLife(seed, check_core=False).live(STEPS)
+    except AuditFailure as failure:
+        return [failure.check]
+    except Exception:  # the core may break down by itself, when it is broken
+        return []
+    return []

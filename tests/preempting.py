@@ -228,9 +228,8 @@ class Laws:
 
     def rule(self, held: Allocation) -> PreemptionRule | None:
         """By which rule it may be a victim, guarantees of its own queues apart: all that go together, or none."""
-        if is_of_whole_gang(held) and held.app is not None:
-            if any(each.replaced_by for each in held.app.allocations.values()):
-                return None
+        if is_of_whole_gang(held) and is_replacing(held):
+            return None
         rules = {self._own_rule(each) for each in self.together(held)}
         return None if None in rules or was_told(held) else rules.pop()
 
@@ -325,6 +324,11 @@ class Laws:
 
 def was_told(held: Allocation) -> bool:
     return held.preempted is not None or held.timed_out or held.replaced_by is not None
+
+
+def is_replacing(held: Allocation) -> bool:
+    """Whether a placeholder of its application is leaving for a real ask."""
+    return held.app is not None and any(each.replaced_by for each in held.app.allocations.values())
 
 
 def is_of_whole_gang(held: Allocation) -> bool:

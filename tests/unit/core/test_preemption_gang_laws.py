@@ -16,7 +16,7 @@ from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.preemption import Plan
 from muster_scheduler.core.preemption_cover import WholeGang
 from muster_scheduler.core.reasons import PreemptionNo
-from preempting import Arena, Laws, is_of_whole_gang, item, random_arena, was_told
+from preempting import Arena, Laws, is_of_whole_gang, is_replacing, item, random_arena, was_told
 
 RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "600")), 600)
 PER_TEST = 200
@@ -180,9 +180,8 @@ def test_daemons_take_whole_gangs(first: int) -> None:
 
 
 def may_go_for(ask: Ask, held: Allocation, laws: Laws) -> bool:
-    if is_of_whole_gang(held) and held.app is not None:
-        if any(each.replaced_by for each in held.app.allocations.values()):
-            return False
+    if is_of_whole_gang(held) and is_replacing(held):
+        return False
     return not was_told(held) and all(
         not each.demand.required_node
         and (each.allow_preempt_self or laws.partition.config.preemption.opted_out_last)

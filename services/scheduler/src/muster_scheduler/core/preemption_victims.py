@@ -64,7 +64,7 @@ def goes_whole(allocation: Allocation) -> bool:
 def whole_gang(app: Application, *, opted_out: bool) -> WholeGang | None:
     """The members of an application's gang that are there and were not told to go; None: they may not go as a whole.
 
-    A gang goes as a whole when each of its members may. Not while a placeholder is leaving for a real ask: that one would
+    A gang goes as a whole when each of its members may. Not while a placeholder is leaving for a real ask, which would
     come when all others go.
 
     :param opted_out: those that opted out may go, too.

@@ -128,15 +128,26 @@ class Rm:
         self._told: dict[str, si.AllocationRelease] = {}
         self._uuids: dict[str, list[str]] = {}
         self._barriers = 0
-        callbacks = Callbacks(
+        self._callbacks = Callbacks(
             on_allocated=self._allocated,
             on_released=self._released,
             on_released_asks=self._dropped,
             on_rejected_allocation=self._rejected,
             on_application=self._application,
         )
-        self.client = RmClient(gateway, rm_id, config=queues, callbacks=callbacks, settings=QUICK)
+        self._gateway, self._queues = gateway, queues
+        self.client = self._new_client()
         self._http = httpx.AsyncClient(base_url=http, timeout=10)
+
+    def _new_client(self) -> RmClient:
+        return RmClient(self._gateway, self.rm_id, config=self._queues, callbacks=self._callbacks, settings=QUICK)
+
+    async def comes_back(self) -> None:
+        """Its process ended, and another one takes its place without registering."""
+        await self.client.close()
+        await self.shows("/ws/v1/explain/summary", lambda said: said["life"] == "PAUSED")
+        self.client = self._new_client()
+        await self.client.attach()
 
     async def __aenter__(self) -> Rm:
         await self.client.register()

@@ -429,8 +429,33 @@ async def test_003_replacement_goes_on_when_the_connection_was_lost(muster: Must
         (placeholder,) = await formed(rm, "x", "root.free", 1)
         await rm.real("x", "w", 1_000)
         await rm.hears("released", placeholder, "PLACEHOLDER_REPLACED")
-        await rm.client.attach()  # other streams, of the same resource manager
+        await rm.comes_back()
         await rm.confirm(placeholder)
+        await rm.hears("new", "w")
+
+
+async def test_003_replacement_of_a_placeholder_that_could_not_start_waits_until_it_is_there(muster: Muster) -> None:
+    async with rm_of(muster) as rm:
+        await rm.nodes(n1=2_000)
+        names = await formed(rm, "x", "root.free", 2)
+        failed = rm.reports(names[0])
+        rm.runs.pop(names[0])
+        await rm.client.send_releases(
+            [
+                si.AllocationRelease(
+                    partitionName="default",
+                    applicationID="x",
+                    allocationKey=failed.allocationKey,
+                    terminationType=si.SCHEDULING_FAILED_ON_RM,
+                )
+            ]
+        )
+        await rm.hears("new", names[0], times=2)
+        (workers,) = (await rm.explains("x"))["gang"]["taskGroups"]
+        assert (workers["asked"], workers["held"], workers["lost"]) == (2, 2, 0)
+        await rm.real("x", "w", 1_000)
+        told = await eventually(lambda: [told for told in rm.heard if told.how == "PLACEHOLDER_REPLACED"], "it is told")
+        await rm.confirm(told[0].name)
         await rm.hears("new", "w")
 
 

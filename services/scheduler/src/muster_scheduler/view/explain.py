@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from muster_service.go_json import go_json
 
-from muster_scheduler.core.objects import Allocation, Application, Ask
+from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
@@ -124,8 +124,9 @@ def summary(state: RmState) -> SummaryDao:
     stopped = state.info.life == "STOPPED"
     counts: Counter[str] = Counter()
     for partition in state.core.partitions.values():
-        for wanted in _asks(partition):
-            counts[reason_of(wanted, stopped=stopped).code.value] += wanted.pending
+        for app in partition.apps.values():
+            if app.asks:
+                counts += _counts(app, stopped=stopped)
     return SummaryDao(
         rm=state.info.rm_id,
         life=state.info.life,
@@ -133,6 +134,21 @@ def summary(state: RmState) -> SummaryDao:
         pending=counts.total(),
         counts=dict(counts),
     )
+
+
+def _counts(app: Application, *, stopped: bool) -> Counter[str]:
+    """How many allocations the application wants, by why they are not there. Asks of one group share one reason."""
+    counts: Counter[str] = Counter()
+    codes: dict[AskGroup, str] = {}
+    for wanted in app.asks.values():
+        group = wanted.group
+        code = codes.get(group) if group is not None else None
+        if code is None:
+            code = reason_of(wanted, stopped=stopped).code.value
+            if group is not None:
+                codes[group] = code
+        counts[code] += wanted.pending
+    return counts
 
 
 def _asks(partition: Partition) -> Iterator[Ask]:
@@ -160,10 +176,7 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
 
     ``{ApplicationDao …, "asks": [PendingDao …], "preempted": [PreemptedDao …], "replacements": [ReplacementDao …]}``
     """
-    stopped = state.info.life == "STOPPED"
-    counts: Counter[str] = Counter()
-    for wanted in app.asks.values():
-        counts[reason_of(wanted, stopped=stopped).code.value] += wanted.pending
+    counts = _counts(app, stopped=state.info.life == "STOPPED")
     gang = explain_gang.of_application(partition, app)
     head = ApplicationDao(
         partition=partition.name,

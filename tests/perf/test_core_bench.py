@@ -51,7 +51,47 @@ def test_idling_with_asks_that_cannot_fit_is_measured() -> None:
     assert result["cpu_percent"] >= 0
 
 
+TENTHS = ("", "first_decile_", "last_decile_")
+RATES = [f"{what}_{tenth}per_s" for what in ("placeholders", "replacements") for tenth in TENTHS]
+MICROSECONDS = [
+    "release_us",
+    "first_decile_us",
+    "last_decile_us",
+    "longest_us",
+    "ordinary_release_us",
+    "idle_release_us",
+    "idle_release_few_us",
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "figures"),
+    [
+        ("gangs,20,12,8", [*RATES, "longest_ms", "ordinary_per_s"]),
+        ("gangs,10,1,60", [*RATES, "longest_ms", "ordinary_per_s"]),
+        ("gang-room,10,20,4", ["releases", *MICROSECONDS]),
+        ("gang-sizes,10,20,4", ["releases", *MICROSECONDS]),
+        ("gang-held,10,50,4", ["alone_per_s", "held_submitted_per_s", "idle_s", "beside_per_s"]),
+    ],
+)
+def test_gangs_are_measured(scenario: str, figures: list[str]) -> None:
+    done = _bench("--only", scenario, "--idle-s", "0.2", "--runs", "2")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    name, *numbers = scenario.split(",")
+    head = ["scenario", "nodes", "gangs", "members"]
+    assert [result[field] for field in head] == [name, *map(int, numbers)]
+    # (What rests costs nothing: these two may be zero.)
+    assert sorted(result) == sorted([*head, *figures, *(["ticks", "cpu_percent"] if name == "gang-held" else [])])
+    assert min(result[field] for field in figures) > 0
+    assert name in done.stderr
+
+
 def test_a_scenario_that_there_is_not_is_refused() -> None:
     done = _bench("--only", "double,1,2,3")
     assert done.returncode == 2
     assert "expected SCENARIO,NODES,ASKS,APPLICATIONS or 'pending'" in done.stderr
+    done = _bench("--only", "gang,1,2,3")
+    assert done.returncode == 2
+    assert "expected gangs|gang-room|gang-sizes|gang-held,NODES,GANGS,MEMBERS" in done.stderr

@@ -16,13 +16,19 @@ ROOT = Path(__file__).parents[3]
 def _result(**trace: Any) -> dict[str, Any]:
     percentiles = {f"latency_p{p}_ms": 1.25 * p for p in (50, 95, 99)}
     scenario = {"allocations_per_s": 4321.9, "asks_per_s": 3000.0, **percentiles}
+    gangs = {"placeholders_s": 1.26, "replaced_s": 2.31, "replacements_per_s": 5541.1, "ordinary_s": 1.04}
     run = {"placed": 7614, "tasks": 8152, "good": True, "complaints": [], **trace}
     return {
         "muster": "1.2.3",
         "measured_at": "2024-02-03T04:05:06Z",
         "machine": {"cores": 2, "architecture": "x86_64", "python": "3.11.7", "commit": "abc1234", "load_before": 0.1},
         "peer": {"what": "the peer", "cores": 2, "throughput": {"allocations_per_s": 8772}},
-        "medians": {"embedded": dict.fromkeys(("throughput", "churn", "latency", "burst", "paced"), scenario)},
+        "medians": {
+            "embedded": {
+                **dict.fromkeys(("throughput", "churn", "latency", "burst", "paced", "gangs_latency"), scenario),
+                "gangs": gangs,
+            }
+        },
         "runs": [run],
     }
 
@@ -47,6 +53,9 @@ def test_the_table_is_written_between_the_marks_and_found_again(copy: Path) -> N
     written = (copy / "README.md").read_text()
     assert "| 10,000 asks up front: allocations/s | 4,322 | 8,772 |" in written
     assert "openb trace at 3,000/s: ask to allocation, p50 | 62.5 ms | - |" in written
+    assert "onto 1,000 nodes: until all placeholders are placed | 1.3 s | - |" in written
+    assert "replacements/s, each confirmed by the RM | 5,541 | - |" in written
+    assert "500 real asks/s: ask to allocation, the confirmation in between, p50 | 62.5 ms | - |" in written
     assert "In the replays 7,614 to 7,614 of 8,152 tasks were placed" in written
     assert "every other one had a typed reason" in written
     assert written.startswith(before.partition("<!-- figures")[0])

@@ -103,7 +103,8 @@ async def test_who_must_go_and_for_whom(bench: Bench) -> None:
     message = first.pop("message")
     assert first == {
         "partition": "default", "applicationID": "y", "allocationKey": first["allocationKey"], "queue": "root.b",
-        "node": "n1", "priority": 0, "resource": {"vcore": 2}, "rule": "GUARANTEE", "since": now_ns,
+        "node": "n1", "priority": 0, "resource": {"vcore": 2}, "placeholder": False, "taskGroup": "",
+        "withGang": False, "rule": "GUARANTEE", "since": now_ns,
         "forApplicationID": "x", "forAllocationKey": "k", "forQueue": "root.a", "victimShareBefore": 0.5,
         "victimShareAfter": 0.3, "askerShareBefore": 0.0, "askerShareAfter": 0.75,
     }  # fmt: skip

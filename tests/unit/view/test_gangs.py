@@ -266,6 +266,26 @@ def test_the_phases_in_words() -> None:
     )
 
 
+def test_who_must_go_with_its_whole_gang_says_so() -> None:
+    queue = "{name: a, properties: {gang.preemption: whole}}"
+    arena = explained.cluster("{name: poor, resources: {guaranteed: {vcore: 2}}}", queue)
+    arena.node("n1", vcore=4_000)
+    explained.gang(arena, "x", 4_000)
+    placeholders = [
+        AskItem(f"p{number}", "x", "default", {"vcore": 1_000}, 1, 0, {}, "workers", True, allow_preempt_self=True)
+        for number in range(4)
+    ]
+    arena.do(UpdateAllocations(placeholders))
+    explained.add(arena, "app", "root.poor")
+    explained.asked(arena)
+    state = RmState(RmInfo("rm1", life="RUNNING"), arena.core)
+    told = json.loads(text(explain.preempted(state)))["preempted"]
+    assert [(each["allocationKey"], each["placeholder"], each["taskGroup"], each["withGang"]) for each in told] == [
+        (f"p{number}", True, "workers", True) for number in range(4)
+    ]
+    assert all(each["message"].endswith(" Its gang goes as a whole.") for each in told)
+
+
 def test_the_event_of_a_replacement_names_the_real_ask() -> None:
     cluster = Cluster(QUEUES)
     cluster.node("n1", vcore=10)

@@ -119,7 +119,7 @@ class PendingDao(_Whole, kw_only=True):
 
 class PreemptedDao(_Whole, kw_only=True):
     """An allocation that was told to go, and for whom. Shares: the fair share of the victim's and the asker's queue,
-    without and with what is preempted together with it.
+    without and with what is preempted together with it. ``withGang``: its whole gang goes with it.
     """
 
     partition: str
@@ -129,6 +129,9 @@ class PreemptedDao(_Whole, kw_only=True):
     node: str
     priority: int
     resource: Quantities
+    placeholder: bool
+    task_group: str
+    with_gang: bool
     rule: str
     since: int
     for_application_id: str = field(name="forApplicationID")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from muster_scheduler.core.objects import Allocation, Application, Ask, Preempted, PreemptionRule, Queue
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.preemption_victims import goes_whole
 from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.view.explain_dao import AskPreemptionDao, PreemptedDao, ToldToGoDao
@@ -109,6 +110,9 @@ def story(partition: Partition, held: Allocation, why: Preempted) -> PreemptedDa
         node=held.node_id,
         priority=held.priority,
         resource=held.shape.quantities,
+        placeholder=held.placeholder,
+        task_group=held.task_group,
+        with_gang=goes_whole(held),
         rule=why.rule.value,
         since=why.since_ns,
         for_application_id=why.app_id,
@@ -118,7 +122,7 @@ def story(partition: Partition, held: Allocation, why: Preempted) -> PreemptedDa
         victim_share_after=why.victim_share_after,
         asker_share_before=why.asker_share_before,
         asker_share_after=why.asker_share_after,
-        message=_sentence(queue, held, why),
+        message=_sentence(queue, held, why) + (" Its gang goes as a whole." if goes_whole(held) else ""),
     )
 
 

@@ -17,11 +17,23 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core.commands import Termination
-from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Demand, Ledger, Node, in_order
+from muster_scheduler.core.objects import (
+    Allocation,
+    Application,
+    Ask,
+    AskGroup,
+    Demand,
+    Ledger,
+    Node,
+    Queue,
+    Tracker,
+    in_order,
+)
 from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome, ReleasedAllocation
 from muster_scheduler.core.placeholders import FreePlaceholders, covers
+from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.resources import INT64_MAX, Shape, fits
+from muster_scheduler.core.resources import INT64_MAX, Shape, Vector, fits
 from muster_scheduler.core.states import (
     APP_TERMINAL,
     PLACEHOLDER_TIMEOUT_NS,
@@ -429,9 +441,10 @@ class Gangs:
     def _advance(self, gang: Gang, event: GangEvent, out: Outcome, now_ns: int) -> None:
         app = gang.app
         gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
-        self._promise(gang, gained=True)
+        self._promise(gang)
+        self._partition.waiting.wake_gangs_beside(app)  # it took its room, or needs it no more: others may come
         self._partition.recount(app)
-        if app.waiting_at is not None and not gang.waits_for_room and app.waiting_in is not app.waiting_at.waiting_apps:
+        if app.waiting_at is not None and not gang.waits_for_room and app.waits_whole:
             self._partition.waiting.stop_waiting(app)  # it has started otherwise (the RM reported what it runs)
             self._partition.waiting.refresh_app(app)
         self._stir(app)
@@ -445,15 +458,37 @@ class Gangs:
         for ledger in app.bounds if total is not None else ():
             used, limit, promised = ledger.allocated, ledger.limit, ledger.promised
             for number, value in total.items if total is not None else ():
-                if used[number] + promised.get(number, 0) + value > limit[number]:
+                if used[number] + promised.get(number, 0) + value > limit[number] and value > self.owed(
+                    app.queue, ledger, number
+                ):
                     return ledger, number, value
         return None
 
-    def _promise(self, gang: Gang, *, gained: bool = False) -> None:
-        """What the gang will still take counts where it is limited.
+    def owed(self, leaf: Queue, ledger: Ledger, number: int) -> int:
+        """How much of a type a gang may start with by its queue's guarantee, though the limit above is full.
 
-        :param gained: it may be less than before without having been taken: others may find room.
+        Others hold then what is guaranteed to it; its placeholders get it back by preemption, one by one.
         """
+        if not self._partition.config.preemption.enabled or isinstance(ledger, Tracker):
+            return 0
+        for queue in leaf.line:
+            if queue is ledger or queue.policy.preemption is PreemptionPolicy.FENCE:
+                return 0
+            least = (queue.guaranteed or {}).get(number)
+            if least is not None:
+                return least - queue.allocated[number] - queue.promised.get(number, 0)
+        return 0
+
+    def room_for(self, leaf: Queue, ledger: Ledger) -> Vector:
+        """What gangs of the leaf may start with, as far as the ledger is concerned."""
+        promised, owed = ledger.promised, self.owed
+        return [
+            max(most - used - promised.get(number, 0), owed(leaf, ledger, number))
+            for number, (most, used) in enumerate(zip(ledger.limit, ledger.allocated, strict=True))
+        ]
+
+    def _promise(self, gang: Gang) -> None:
+        """What the gang will still take counts where it is limited."""
         if not self._partition.searching:
             return
         wanted: dict[int, int] = {}
@@ -472,8 +507,6 @@ class Gangs:
         gang.promised = wanted
         for ledger in gang.app.bounds:
             move_promise(ledger, before, wanted)
-            if gained and ledger.waiting_gangs:
-                self._partition.waiting.gangs_gained(ledger)
 
     def withdraw(self, app: Application) -> None:
         """The application counts in its limits no more: neither does what it was promised."""

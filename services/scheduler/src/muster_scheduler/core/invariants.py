@@ -207,10 +207,11 @@ def _check_gangs(partition: Partition) -> None:
     for ledger in ledgers:
         found = promised.get((ledger.path, repr(ledger)), {})
         _must(ledger.promised == found, f"{ledger}: {ledger.promised} promised, gangs wait for {found}")
-        for total, line in ledger.waiting_gangs.items():
-            _must(bool(line), f"{ledger} keeps an empty line of gangs")
-            for *_, app in line:
-                _must(app.waiting_at is ledger and app.gang.total is total, f"{app} waits elsewhere than at {ledger}")
+        for leaf, lines in ledger.waiting_gangs.items():
+            _must(bool(lines), f"{ledger} keeps empty lines of gangs")
+            for _, app in lines:
+                here = app.waiting_at is ledger and app.waits_whole and app.queue is leaf
+                _must(here, f"{app} waits elsewhere than at {ledger}")
 
 
 def _check_task_groups(gang: Gang) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sortedcontainers import SortedList
 
 from muster_scheduler.core.config import ChildTemplateConfig
-from muster_scheduler.core.places import Bench, Place
+from muster_scheduler.core.places import Bench, GangLines, Place
 from muster_scheduler.core.properties import QueuePolicy
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector
@@ -36,7 +36,7 @@ class Ledger:
     :ivar max_applications: how many may run; 0: any number.
     :ivar waiting_apps: applications that this maximum holds back, in order.
     :ivar promised: by type number, what gangs that have started will still take here; for other gangs it is taken.
-    :ivar waiting_gangs: by what they need as a whole, the gangs for which there is no room here, in order.
+    :ivar waiting_gangs: by leaf, the gangs for which as a whole there is no room here.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Ledger:
         self.running_applications = 0
         self.waiting_apps: Any = SortedList()
         self.promised: dict[int, int] = {}
-        self.waiting_gangs: dict[Shape, Any] = {}
+        self.waiting_gangs: dict[Queue, GangLines] = {}
 
     @property
     def is_full(self) -> bool:
@@ -758,7 +758,7 @@ class Application:
     :ivar parked: how many of its groups are parked.
     :ivar counted: whether it counts as running against the maxima of applications.
     :ivar waiting_at: who runs as many applications as it may: a queue, user or group; ``waiting_key``: its place there.
-    :ivar waiting_in: the line at ``waiting_at`` that it stands in.
+    :ivar waits_whole: it waits there for room for its gang, not to run.
     :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
     :ivar gang: its placeholders; None: it has none, and announced none.
     """
@@ -799,7 +799,7 @@ class Application:
         self.share: tuple[float, ...] | None = None
         self.counted = False
         self.waiting_at: Ledger | None = None
-        self.waiting_in: Any = None
+        self.waits_whole = False
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)
         self.reason: Reason | None = None
         self.gang: Gang | None = None

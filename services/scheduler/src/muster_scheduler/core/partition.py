@@ -113,11 +113,11 @@ class Partition:
         self.queues: dict[str, Queue] = {}
         self.foreign: dict[str, Allocation] = {}
         self.capacity = self.types.vector()
-        self.waiting = Waiting(config.name)
+        self.gangs = Gangs(self)
+        self.waiting = Waiting(self)
         self.figures = NodeFigures(self.types)
         self.limits = Limits(self.types)
         self.claims = Claims(self)
-        self.gangs = Gangs(self)
         self.cycle = Cycle(self)
         self.deciding = True
         self.capacity_moved = True

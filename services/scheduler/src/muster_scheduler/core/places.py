@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sortedcontainers import SortedList
 
 from muster_scheduler.core.resources import Shape, Vector, fits, saturated
 
 if TYPE_CHECKING:
-    from muster_scheduler.core.objects import Queue, Waitlist
+    from muster_scheduler.core.objects import Application, Queue, Waitlist
 
 # From so many shapes on they are compared in a matrix; below, one by one is faster.
 SHAPES_MANY = 64
@@ -153,6 +154,52 @@ class Place:
 
 def _fits_one(shape: Shape, free: Sequence[Vector]) -> bool:
     return any(fits(shape.items, each) for each in free)
+
+
+class GangLines:
+    """The gangs of one leaf that wait at one ledger for room for all of them: a line for each size, in order."""
+
+    __slots__ = ("_lines", "_table")
+
+    def __init__(self) -> None:
+        self._lines: dict[Shape, Any] = {}
+        self._table: _Table | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __iter__(self) -> Iterator[tuple[Shape, Application]]:
+        return ((total, entry[-1]) for total, line in self._lines.items() for entry in line)
+
+    def add(self, total: Shape, key: tuple[int, int, int], app: Application) -> None:
+        """The application waits for so much."""
+        line = self._lines.get(total)
+        if line is None:
+            line = self._lines[total] = SortedList()
+            if self._table is not None:
+                self._table.add(total)
+        line.add((*key, app))
+
+    def remove(self, total: Shape, key: tuple[int, int, int], app: Application) -> None:
+        """It waits no more."""
+        line = self._lines[total]
+        line.remove((*key, app))
+        if not line:
+            del self._lines[total]
+            if self._table is not None:
+                self._table.remove(total)
+
+    def first(self, room: Vector) -> Application | None:
+        """The first of all for whom there is room; None: there is for nobody."""
+        if len(self._lines) < SHAPES_MANY:
+            self._table = None
+            fitting = [total for total in self._lines if fits(total.items, room)]
+        else:
+            if self._table is None:
+                self._table = _Table(self._lines)
+            fitting = self._table.within(room)
+        best = min((self._lines[total][0] for total in fitting), default=None)
+        return None if best is None else best[-1]
 
 
 class _Table:

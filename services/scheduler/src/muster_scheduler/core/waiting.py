@@ -20,17 +20,18 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
-
-from sortedcontainers import SortedList
+from typing import TYPE_CHECKING, Any
 
 from muster_scheduler.core import ordering
 from muster_scheduler.core.objects import Application, AskGroup, Ledger, Node, Queue, Tracker, Waitlist
 from muster_scheduler.core.outcome import Outcome
-from muster_scheduler.core.places import Bench, Place
+from muster_scheduler.core.places import Bench, GangLines, Place
 from muster_scheduler.core.reasons import Reason, ReasonCode
-from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.core.resources import Shape
 from muster_scheduler.core.states import QueueState
+
+if TYPE_CHECKING:
+    from muster_scheduler.core.partition import Partition
 
 # So many nodes are looked through one by one; more are looked for in the index.
 GAINED_NODES_FEW = 16
@@ -45,8 +46,9 @@ class Waiting:
     :ivar parked: the groups that were parked, or whose first ask is another one, since this was last emptied.
     """
 
-    def __init__(self, partition: str) -> None:
-        self._partition = partition
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition.name
+        self._room_for = partition.gangs.room_for
         self.no_node = Place()
         self.required: dict[str, Place] = {}
         self.gained_reserved: list[Node] = []
@@ -84,10 +86,6 @@ class Waiting:
         for ledger in app.ledgers:
             if ledger.blocked or ledger.waiting_gangs:
                 self._gained_ledgers[ledger] = None
-
-    def gangs_gained(self, ledger: Ledger) -> None:
-        """Gangs that wait at the ledger for room may find it, or are to be asked instead of another."""
-        self._gained_ledgers[ledger] = None
 
     @property
     def nodes_gained(self) -> bool:
@@ -333,7 +331,7 @@ class Waiting:
             room = [most - used for most, used in zip(ledger.limit, ledger.allocated, strict=True)]
             self._wake_shapes(ledger.blocked, ledger.blocked.fitting([room]))
             if ledger.waiting_gangs:
-                self._wake_gangs(ledger, room)
+                self._wake_gangs(ledger)
         self._gained_ledgers.clear()
         for ledger in list(self._ledgers_with_waiting_apps):
             if ledger.waiting_apps:
@@ -443,26 +441,23 @@ class Waiting:
         if not reason.same_as(app.reason):
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
-        self._wait(app, ledger, ledger.waiting_apps, out)
+        self._wait(app, ledger, out, whole=False)
         self._wake_apps(app, but=ledger)
         self.wake_gangs_beside(app)
 
     def wait_for_room(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
         """The ledger has no room for the whole of the application's gang: the application as a whole waits there."""
-        gang = app.gang
-        assert gang is not None, f"{app} has no gang"
-        assert gang.total is not None, f"{gang} starts as it comes"
         if not reason.same_as(app.reason):
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
-        self._wait(app, ledger, ledger.waiting_gangs.setdefault(gang.total, SortedList()), out)
+        self._wait(app, ledger, out, whole=True)
         self._wake_apps(app)
         self.wake_gangs_beside(app, but=ledger)
 
-    def _wait(self, app: Application, ledger: Ledger, line: Any, out: Outcome) -> None:
-        app.waiting_at, app.waiting_in = ledger, line
+    def _wait(self, app: Application, ledger: Ledger, out: Outcome, *, whole: bool) -> None:
+        app.waiting_at, app.waits_whole = ledger, whole
         app.waiting_key = self._waiting_key(app)
-        line.add((*app.waiting_key, app))
+        self._stand_in(app, ledger)
         # Nothing of it waits for anything else now. It, or its groups, may have been the woken ones of another line.
         for group in list(app.groups.values()):
             if group.parked_key is None:
@@ -479,22 +474,42 @@ class Waiting:
                 self.wake_app(ledger)
 
     def wake_gangs_beside(self, app: Application, but: Ledger | None = None) -> None:
-        """The gang does not start now: perhaps others do that wait for the same room."""
+        """Perhaps other gangs may start now that wait for the same room: this one has, or does not now."""
         for ledger in app.bounds:
             if ledger.waiting_gangs and ledger is not but:
                 self._gained_ledgers[ledger] = None
 
-    def _wake_gangs(self, ledger: Ledger, room: list[int]) -> None:
-        """The ledger has room for these gangs: the first of each size is tried; when it has started, the next one."""
-        for number, value in ledger.promised.items():
-            room[number] -= value
-        for total, line in list(ledger.waiting_gangs.items()):
-            while line and fits(total.items, room):
-                app: Application = line[0][-1]
+    def _wake_gangs(self, ledger: Ledger) -> None:
+        """Of each leaf the first gang for which there is room is tried; when it has started, the next one."""
+        for leaf, lines in list(ledger.waiting_gangs.items()):
+            room = self._room_for(leaf, ledger)
+            while (app := lines.first(room)) is not None:
                 self.stop_waiting(app)
                 self.refresh_app(app)
                 if app.ready:
                     break
+
+    @staticmethod
+    def _stand_in(app: Application, ledger: Ledger) -> None:
+        """Puts the application into its line at the ledger."""
+        if not app.waits_whole:
+            ledger.waiting_apps.add((*app.waiting_key, app))
+            return
+        lines = ledger.waiting_gangs.get(app.queue)
+        if lines is None:
+            lines = ledger.waiting_gangs[app.queue] = GangLines()
+        lines.add(_total(app), app.waiting_key, app)
+
+    @staticmethod
+    def _stand_out(app: Application, ledger: Ledger) -> None:
+        """Takes it out of there."""
+        if not app.waits_whole:
+            ledger.waiting_apps.remove((*app.waiting_key, app))
+            return
+        lines = ledger.waiting_gangs[app.queue]
+        lines.remove(_total(app), app.waiting_key, app)
+        if not lines:
+            del ledger.waiting_gangs[app.queue]
 
     def _waiting_key(self, app: Application) -> tuple[int, int, int]:
         priority = app.ready[0][0] if app.ready and app.queue.priority_first else 0
@@ -504,18 +519,14 @@ class Waiting:
         """It has another first group now: perhaps another place among those that wait to run."""
         ledger, new = app.waiting_at, self._waiting_key(app)
         if ledger is not None and new != app.waiting_key:
-            app.waiting_in.remove((*app.waiting_key, app))
+            self._stand_out(app, ledger)
             app.waiting_key = new
-            app.waiting_in.add((*new, app))
+            self._stand_in(app, ledger)
 
     def stop_waiting(self, app: Application) -> None:
         assert app.waiting_at is not None
-        ledger, line = app.waiting_at, app.waiting_in
-        line.remove((*app.waiting_key, app))
-        total = app.gang.total if app.gang is not None else None
-        if not line and total is not None and line is not ledger.waiting_apps:
-            del ledger.waiting_gangs[total]
-        app.waiting_at = app.waiting_in = None
+        self._stand_out(app, app.waiting_at)
+        app.waiting_at = None
         self._woken_apps[app] = None
 
     def wake_app(self, ledger: Ledger) -> None:
@@ -556,6 +567,13 @@ class Waiting:
                 if group.asks:
                     self.place_ready(group)
             self.refresh_app(app)
+
+
+def _total(app: Application) -> Shape:
+    """What the application's gang needs as a whole."""
+    assert app.gang is not None, f"{app} has no gang"
+    assert app.gang.total is not None, f"{app.gang} starts as it comes"
+    return app.gang.total
 
 
 def _full(ledger: Ledger) -> ReasonCode:

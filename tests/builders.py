@@ -19,7 +19,7 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import ClusterConfig
-from muster_scheduler.core.gangs import Gang
+from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, NewAllocation, Outcome
 from muster_scheduler.core.partition import Partition

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from muster_scheduler.core import admission, gangs
 from muster_scheduler.core.commands import Termination
-from muster_scheduler.core.gangs import Gang, Gangs
+from muster_scheduler.core.gang import Gang
+from muster_scheduler.core.gangs import Gangs
 from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Queue
 from muster_scheduler.core.outcome import Detail, Outcome
 from muster_scheduler.core.partition import Partition

@@ -18,7 +18,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.gangs import CREATION_TIME_TAG, Gang, timeout_ns
+from muster_scheduler.core.gang import CREATION_TIME_TAG, Gang, timeout_ns
 from muster_scheduler.core.objects import Allocation, Application
 from muster_scheduler.core.outcome import Outcome, ReleasedAllocation, ReleasedAsk
 from muster_scheduler.core.placeholders import FreePlaceholders, covers

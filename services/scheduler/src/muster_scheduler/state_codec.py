@@ -9,7 +9,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.gangs import Gang
+from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.objects import (
     Allocation,
     Application,

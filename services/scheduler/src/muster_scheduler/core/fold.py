@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.gangs import TaskGroup
+from muster_scheduler.core.gang import TaskGroup
 from muster_scheduler.core.objects import (
     Application,
     Ask,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster_scheduler.core.gangs import Gang
+from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.objects import Application, Ledger, Queue, Tracker
 from muster_scheduler.core.partition import Partition, counts_as_running
 from muster_scheduler.core.scheduler import SchedulerCore

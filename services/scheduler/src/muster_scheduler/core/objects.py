@@ -22,7 +22,7 @@ from muster_scheduler.core.states import AppState, QueueState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from muster_scheduler.core.gangs import Gang
+    from muster_scheduler.core.gang import Gang
 
 
 class Ledger:

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from msgspec import Struct, field
 
-from muster_scheduler.core.gangs import TaskGroup
+from muster_scheduler.core.gang import TaskGroup
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.properties import PreemptionPolicy, QueuePolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from muster_scheduler.core.gangs import HARD, Gang, TaskGroup, timeout_ns
+from muster_scheduler.core.gang import HARD, Gang, TaskGroup, timeout_ns
 from muster_scheduler.core.objects import Allocation, Application, Ask, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode

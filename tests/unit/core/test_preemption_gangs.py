@@ -5,11 +5,14 @@ Quantities are of memory and gpu, which are written as they are.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 from builders import allocations
-from muster_scheduler.core import preemption, preemption_quota
+from muster_scheduler.core import preemption, preemption_quota, preemption_victims
 from muster_scheduler.core.commands import (
     AppItem,
     ReleaseItem,
@@ -620,3 +623,68 @@ def test_a_parents_cut_takes_a_gang_that_no_childs_part_would_hold_from_the_rest
         member(arena, f"m{n}", f"n{n}", memory=2)
     arena.held("r", "k", "n0", memory=4, victim=False)
     assert cut(arena) == ["m0", "m1"]  # 4 are over: 2 of each child by their shares, and c gives nothing
+
+
+# ---- what it costs -------------------------------------------------------------------------------------------------
+
+
+def lines_run(what: Callable[[], object]) -> int:
+    """Of everything that it calls (single instructions are not counted reliably on every Python)."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _: object) -> Callable[..., object]:
+        nonlocal count
+        count += event in ("line", "call")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        what()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def many_gangs(policy: str, *, gangs: int, size: int) -> Arena:
+    """So many gangs, each with one member on each of as many nodes; an ask that waits."""
+    arena = arena_of(POOR, rich(policy), nodes=size, memory=gangs)
+    arena.app("p", "root.poor")
+    items = []
+    for n in range(gangs):
+        arena.app(f"g{n}", "root.rich")
+        items += [
+            item(f"g{n}", f"m{k}", node_id=f"n{k}", task_group="t", placeholder=True, memory=1) for k in range(size)
+        ]
+    arena.do(UpdateAllocations(items))
+    arena.want("p", "ask", memory=2)
+    return arena
+
+
+def test_gangs_are_looked_up_once_and_each_node_costs_what_is_on_it() -> None:
+    first, again = {}, {}
+    for policy, gangs in (("members", 40), ("whole", 40), ("whole", 80)):
+        arena = many_gangs(policy, gangs=gangs, size=40)
+        found = []
+        first[policy, gangs] = lines_run(lambda arena=arena, found=found: found.append(search(arena)))  # type: ignore[misc]
+        again[policy, gangs] = lines_run(lambda arena=arena, found=found: found.append(search(arena)))  # type: ignore[misc]
+        assert found[0] == found[1]
+        assert len(keys(found[0])) == (2 if policy == "members" else 80)
+    assert first["whole", 80] < 2.5 * first["whole", 40]  # twice as many members
+    assert first["whole", 40] < 3 * first["members", 40]
+    assert again["whole", 80] < 2.5 * again["whole", 40]
+    assert again["whole", 40] < 3 * again["members", 40]  # not once for each member of each gang on each node
+
+
+def test_where_no_queue_says_so_no_gang_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = many_gangs("members", gangs=5, size=5)
+
+    def noticed(*_: object, **__: object) -> None:
+        raise AssertionError("a gang was looked up")
+
+    monkeypatch.setattr(preemption_victims, "whole_gang", noticed)
+    monkeypatch.setattr(preemption_quota, "whole_gang", noticed)
+    assert len(victims(arena)) == 2
+    arena.release("p", "ask")
+    assert len(keys(daemon(arena, memory=2))) == 2
+    assert preemption.search_quota(arena.partition, arena.queue("root.rich"), arena.now_ns) == ()

@@ -23,6 +23,7 @@ from muster_client import (
     existing_allocation,
     node,
     previous_ask,
+    release,
 )
 from muster_client.callbacks import Rejection
 from muster_client.local import free_ports
@@ -84,9 +85,13 @@ async def muster_here(directory: Path) -> AsyncIterator[Muster]:
     async with AsyncExitStack() as stack:
         await log.start()
         stack.push_async_callback(log.close)
+
+        async def stop() -> None:  # all at once: it is nobody's loss here, and quicker
+            await asyncio.gather(*(part.service.stop() for part in parts))
+
         for part in parts:
             await part.service.start()
-            stack.push_async_callback(part.service.stop)
+        stack.push_async_callback(stop)
         for check in checks:
             await eventually(check, "Muster is ready")
         yield Muster(gateway, f"http://{http}", clock)
@@ -106,6 +111,10 @@ async def eventually(condition: Callable[[], Any], what: str) -> Any:
         raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}") from None
 
 
+def _vcore(held: si.Allocation) -> int:
+    return held.resourcePerAlloc.resources["vcore"].value
+
+
 def unordered(value: Any) -> Any:
     """Lists have no order in REST."""
     if isinstance(value, dict):
@@ -118,8 +127,11 @@ class Rm:
 
     :param previous: it speaks as seed 001: AllocationAsks with maxAllocations, UUIDs, nodes with their allocations.
     :ivar heard: everything, in the order of each stream.
-    :ivar runs: what was allocated and not released, by name.
+    :ivar runs: what was allocated and not released, by name; no node may ever have more of it than it has room for.
+    :ivar confirms: it confirms at once whatever it is told to end.
     """
+
+    confirms = False
 
     def __init__(self, gateway: str, http: str, rm_id: str, queues: str, *, previous: bool = False) -> None:
         self.rm_id, self.previous = rm_id, previous
@@ -127,7 +139,10 @@ class Rm:
         self.runs: dict[str, si.Allocation] = {}
         self._told: dict[str, si.AllocationRelease] = {}
         self._uuids: dict[str, list[str]] = {}
+        self._known: set[Told] = set()  # what the process before it heard, which is told again
         self._barriers = 0
+        self._vcores: dict[str, int] = {}
+        self._overcommitted: list[str] = []
         self._callbacks = Callbacks(
             on_allocated=self._allocated,
             on_released=self._released,
@@ -146,6 +161,7 @@ class Rm:
         """Its process ended, and another one takes its place without registering."""
         await self.client.close()
         await self.shows("/ws/v1/explain/summary", lambda said: said["life"] == "PAUSED")
+        self._known = set(self.heard)
         self.client = self._new_client()
         await self.client.attach()
 
@@ -153,9 +169,10 @@ class Rm:
         await self.client.register()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         await self.client.close()
         await self._http.aclose()
+        assert kind is not None or not self._overcommitted, self._overcommitted
 
     # ---- what it hears ---------------------------------------------------------------------------------------------
 
@@ -171,10 +188,16 @@ class Rm:
     def _allocated(self, items: Sequence[si.Allocation]) -> None:
         for item in items:
             name = self.name(item)
+            told = Told("new", name, item.nodeID)
+            if told in self._known:
+                continue
             self.runs[name] = item
-            self.heard.append(Told("new", name, item.nodeID))
+            self.heard.append(told)
+            used = sum(_vcore(held) for held in self.runs.values() if held.nodeID == item.nodeID)
+            if used > self._vcores[item.nodeID]:
+                self._overcommitted.append(f"{name} on {item.nodeID}: {used} of {self._vcores[item.nodeID]} vcores")
 
-    def _released(self, items: Sequence[si.AllocationRelease]) -> None:
+    async def _released(self, items: Sequence[si.AllocationRelease]) -> None:
         for item in items:
             name = self.name(item)
             if item.terminationType == si.STOPPED_BY_RM:
@@ -184,6 +207,8 @@ class Rm:
             how = si.TerminationType.Name(item.terminationType)
             kind = "released" if name in self.runs or item.terminationType == si.STOPPED_BY_RM else "dropped"
             self.heard.append(Told(kind, name, how, item.message))
+        if self.confirms and self._told:
+            await self.confirm(*self._told)
 
     def _dropped(self, items: Sequence[si.AllocationAskRelease]) -> None:
         for item in items:
@@ -227,7 +252,8 @@ class Rm:
     # ---- what it says ----------------------------------------------------------------------------------------------
 
     async def nodes(self, *, existing: Sequence[si.Allocation] = (), **vcores: int) -> None:
-        """Nodes with so many vcores (in thousandths); underscores of names are dashes."""
+        """Nodes with so many vcores (in thousandths), by name."""
+        self._vcores.update(vcores)
         await self.client.send_nodes(
             [node(name, {"vcore": vcore}, existing_allocations=existing) for name, vcore in vcores.items()]
         )
@@ -289,17 +315,13 @@ class Rm:
             self.runs.pop(name, None)
         await self.client.send_releases([confirmation(self._told.pop(name)) for name in names])
 
-    async def ends(self, name: str) -> None:
-        """Ends an allocation by its own will."""
-        held = self.runs[name]
-        release = si.AllocationRelease(
-            partitionName="default",
-            applicationID=held.applicationID,
-            allocationKey=held.allocationKey,
-            UUID=held.UUID if self.previous else "",
+    async def ends(self, *names: str) -> None:
+        """Ends allocations by its own will."""
+        ended = [self.runs[name] for name in names]
+        await self.client.send_releases(
+            [release(held.applicationID, held.allocationKey, uuid=held.UUID if self.previous else "") for held in ended]
         )
-        await self.client.send_releases([release])
-        await eventually(lambda: name not in self.runs, f"the end of {name}")
+        await eventually(lambda: self.runs.keys().isdisjoint(names), f"the end of {names}")
 
     def reports(self, name: str) -> si.Allocation:
         """What runs, as it is reported after a registration."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from chaos.harness import embedded
 from e2e.gang_rig import E, Muster, P, Rm, Told, eventually, muster_here, unordered
-from muster_client import ask
+from muster_client import ask, release
 from muster_proto.si.v1 import si_pb2 as si
 
 QUEUES = """
@@ -393,9 +393,7 @@ async def test_003_replacement_whose_ask_is_cancelled_leaves_nothing(muster: Mus
         names = await formed(rm, "x", "root.free", 2)
         await rm.real("x", "w", 1_000)
         await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-        await rm.client.send_releases(
-            [si.AllocationRelease(partitionName="default", applicationID="x", allocationKey="w")]
-        )
+        await rm.client.send_releases([release("x", "w")])
         await rm.barrier()
         await rm.confirm(names[0])
         await rm.barrier()
@@ -440,16 +438,7 @@ async def test_003_replacement_of_a_placeholder_that_could_not_start_waits_until
         names = await formed(rm, "x", "root.free", 2)
         failed = rm.reports(names[0])
         rm.runs.pop(names[0])
-        await rm.client.send_releases(
-            [
-                si.AllocationRelease(
-                    partitionName="default",
-                    applicationID="x",
-                    allocationKey=failed.allocationKey,
-                    terminationType=si.SCHEDULING_FAILED_ON_RM,
-                )
-            ]
-        )
+        await rm.client.send_releases([release("x", failed.allocationKey, termination_type=si.SCHEDULING_FAILED_ON_RM)])
         await rm.hears("new", names[0], times=2)
         (workers,) = (await rm.explains("x"))["gang"]["taskGroups"]
         assert (workers["asked"], workers["held"], workers["lost"]) == (2, 2, 0)
@@ -723,6 +712,40 @@ async def test_003_a_users_limit_counts_placeholders_in_full(muster: Muster) -> 
         await rm.hears("released", "workers-p0", "PLACEHOLDER_REPLACED")
         await rm.confirm("workers-p0")
         await rm.hears("new", "w")
+
+
+# ---- Generic flow ----------------------------------------------------------------------------------------------------
+
+
+@both
+async def test_003_generic_flow_many_gangs_share_a_queue_and_all_are_done(muster: Muster, *, previous: bool) -> None:
+    """Twelve gangs of four in a queue with room for one and a half at a time: one after the other, and none twice."""
+    async with rm_of(muster, previous=previous) as rm:
+        rm.confirms = True
+        await rm.nodes(n1=2_500, n2=2_500)
+        gangs = [f"gang-{number}" for number in range(12)]
+        reals: dict[str, list[str]] = {}
+        for app in gangs:
+            await rm.application(app, "root.parent.leaf", 3_000)
+            await rm.placeholders(app, 4, 750, group=f"{app}-workers")
+            reals[app] = [await rm.real(app, f"{app}-{number}", 700, group=f"{app}-workers") for number in range(4)]
+        waiting = set(gangs)
+        while waiting:
+            done: list[str] = await eventually(
+                lambda: [app for app in waiting if all(name in rm.runs for name in reals[app])],
+                f"one of {waiting} works; heard: {rm.heard}",
+            )
+            assert (await rm.get(f"{P}/queue/root.parent.leaf"))["allocatedResource"]["vcore"] <= 5_000
+            for app in done:
+                waiting.remove(app)
+                await rm.ends(*reals[app])
+        muster.clock.forward(31)
+        over = await rm.shows(f"{P}/applications/completed", lambda found: len(found) == len(gangs))
+        assert {each["placeholderData"][0]["replaced"] for each in over} == {4}
+        assert {each["applicationState"] for each in over} == {"Completed"}
+        heard = [told.name for told in rm.heard if told.kind == "new"]
+        assert len(heard) == len(set(heard)) == 12 * 8
+        assert (await rm.get("/ws/v1/scheduler/healthcheck"))["Healthy"]
 
 
 # ---- The example -----------------------------------------------------------------------------------------------------

@@ -68,7 +68,11 @@ class Cycle:
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
             # 5. A placeholder of its gang makes room for it (no limit is asked: it was asked for the placeholder).
-            if app.gang is not None and gangs.give_way(ask, group, out, now_ns):
+            if (
+                app.gang is not None
+                and (app.counted or self.full_ledger(app) is None)
+                and gangs.give_way(ask, group, out, now_ns)
+            ):
                 made += 1  # it is said to the RM, as an allocation is
                 continue
             # 6. Limits first, then a node; a "no" parks the group with its reason.

@@ -66,6 +66,8 @@ class Gangs:
         self.dirty: dict[Application, dict[str, None] | None] = {}
         self.reopened: dict[Ask, None] = {}
         self._stuck: dict[Application, None] = {}
+        # Gangs that wait for room for all of them again.
+        self._anew: dict[Application, None] = {}
 
     @property
     def waiting(self) -> bool:
@@ -88,6 +90,8 @@ class Gangs:
             asked = app.placeholder_ask
             total = self._partition.types.shape(asked) if asked and any(asked.values()) else None
             app.gang = Gang(app, total)
+            if any(not held.placeholder for held in app.allocations.values()):
+                app.gang.phase = GangPhase.USED  # its first placeholder comes behind what runs already
         return app.gang
 
     # ---- the books -------------------------------------------------------------------------------------------------
@@ -121,7 +125,7 @@ class Gangs:
         if placeholder.preempted is None and not placeholder.timed_out:
             self._place(gang, placeholder, 1)
         if not placeholder.told:
-            if not group.free:
+            if not group.free or gang.stuck:
                 self._stir(app, group.name)
             group.free.add(placeholder)
         if placeholder.replaced_by:
@@ -234,6 +238,7 @@ class Gangs:
         forms = gang.phase in (GangPhase.FORMING, GangPhase.FORMED)
         if forms and not gang.replacing and not any(group.free for group in gang.groups.values()):
             self._advance(gang, GangEvent.PREEMPTED, out, now_ns)
+            self._anew[app] = None
 
     def _advance(self, gang: Gang, event: GangEvent, out: Outcome, now_ns: int) -> None:
         app = gang.app
@@ -334,12 +339,26 @@ class Gangs:
             dirty, self.dirty = self.dirty, {}
             for app, names in dirty.items():
                 self._stuck.pop(app, None)
+                if app.gone:
+                    self._anew.pop(app, None)
                 if app.gang is not None and not app.gone:
                     self._review(app.gang, names, out)
+                    if app in self._anew:
+                        self._start_anew(app, out)
                     if app.gang.stuck:
                         self._stuck[app] = None
                     if app.gang.waits_for_room and not app.ready:
+                        if app.waiting_at is not None and app.waits_whole:
+                            partition.waiting.stop_waiting(app)
                         partition.waiting.wake_gangs_beside(app)  # it may have been woken before its asks went
+
+    def _start_anew(self, app: Application, out: Outcome) -> None:
+        """Its placeholder asks have waited for nodes; now they wait for room for all of them first."""
+        del self._anew[app]
+        for group in list(app.groups.values()):
+            if group.placeholder and group.parked_key is not None:
+                self._partition.waiting.leave_list(group, out)
+                self._partition.waiting.make_ready(group)
 
     def _review(self, gang: Gang, names: dict[str, None] | None, out: Outcome) -> None:
         waiting = self._partition.waiting

@@ -122,7 +122,9 @@ class Waiting:
         if gang is not None:
             group.held = gang.holds(group)
             if group.held:
-                self.unready(group)
+                if group.ready_key is not None:  # it may have been the woken one of its list
+                    self.unready(group)
+                    self.wake_next(group)
                 return
         head = group.head()
         assert head is not None, f"{group} has nothing to try"

@@ -199,6 +199,21 @@ def test_room_that_is_promised_is_shown_at_the_application_and_its_queue() -> No
     assert queue["asks"] == {"GANG_ROOM": 1}
 
 
+def test_of_a_stopped_rm_that_is_why_placeholders_are_pending() -> None:
+    found = explained.gang_forming()
+
+    def because(life: str) -> str:
+        state = RmState(RmInfo("rm1", life=life), found.cluster.core)
+        app = found.cluster.application("spark")
+        said = json.loads(text(explain.application(state, found.cluster.partition, app, 0)))
+        (workers,) = said["gang"]["taskGroups"]
+        reason: str = workers["because"]["reason"]
+        return reason
+
+    assert because("RUNNING") == "NO_NODE_HAS_ROOM"
+    assert because("STOPPED") == "RM_STOPPED"
+
+
 def test_a_queue_that_is_full_of_gangs_says_so() -> None:
     cluster = Cluster(QUEUES)
     cluster.node("n1", vcore=10)

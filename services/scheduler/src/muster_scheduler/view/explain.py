@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from muster_service.go_json import go_json
 
@@ -176,8 +177,9 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
 
     ``{ApplicationDao …, "asks": [PendingDao …], "preempted": [PreemptedDao …], "replacements": [ReplacementDao …]}``
     """
-    counts = _counts(app, stopped=state.info.life == "STOPPED")
-    gang = explain_gang.of_application(partition, app)
+    stopped = state.info.life == "STOPPED"
+    counts = _counts(app, stopped=stopped)
+    gang = explain_gang.of_application(partition, app, partial(reason_of, stopped=stopped))
     head = ApplicationDao(
         partition=partition.name,
         application_id=app.app_id,

@@ -148,7 +148,7 @@ class TaskGroupDao(_Whole, kw_only=True):
     """The placeholders of one name: ``asked = pending + held + replaced + timedOut + lost``.
 
     ``resource``: of each. ``leaving``: those held that were told to go. ``because``: why some are pending; null: none
-    is, or it is not known yet.
+    is.
     """
 
     task_group: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from muster_scheduler.core.gang import HARD, Gang, TaskGroup, timeout_ns
@@ -70,13 +70,16 @@ def awaited(reason: Reason) -> AwaitedDao | None:
 # ---- of an application -----------------------------------------------------------------------------------------------
 
 
-def of_application(partition: Partition, app: Application) -> GangDao | None:
-    """The application's gang: O(its groups of asks); None: it has none."""
+def of_application(partition: Partition, app: Application, reason_of: Callable[[Ask], Reason]) -> GangDao | None:
+    """The application's gang: O(its groups of asks); None: it has none.
+
+    :param reason_of: why an ask is pending.
+    """
     gang = app.gang
     if gang is None:
         return None
     names = partition.types.names
-    groups = [_task_group(app, group) for group in gang.groups.values()]
+    groups = [_task_group(app, group, reason_of) for group in gang.groups.values()]
     return GangDao(
         phase=gang.phase.value,
         style="Hard" if app.gang_style.lower() == HARD else "Soft",
@@ -91,8 +94,8 @@ def of_application(partition: Partition, app: Application) -> GangDao | None:
     )
 
 
-def _task_group(app: Application, group: TaskGroup) -> TaskGroupDao:
-    because = _because(app, group.name) if group.pending else None
+def _task_group(app: Application, group: TaskGroup, reason_of: Callable[[Ask], Reason]) -> TaskGroupDao:
+    pending = _pending_placeholder(app, group.name) if group.pending else None
     return TaskGroupDao(
         task_group=group.name,
         resource=group.shape.quantities,
@@ -103,17 +106,16 @@ def _task_group(app: Application, group: TaskGroup) -> TaskGroupDao:
         replaced=group.replaced,
         timed_out=group.timed_out,
         lost=group.lost,
-        because=why(because) if because is not None else None,
+        because=why(reason_of(pending)) if pending is not None else None,
     )
 
 
-def _because(app: Application, task_group: str) -> Reason | None:
-    """Why placeholders of a task group are pending, as far as it is known."""
+def _pending_placeholder(app: Application, task_group: str) -> Ask | None:
     for group in app.groups.values():
-        if group.placeholder and group.task_group == task_group and group.asks:
-            reason = group.reason
-            if reason is not None:
-                return reason
+        if group.placeholder and group.task_group == task_group:
+            head = group.head()
+            if head is not None:
+                return head
     return None
 
 

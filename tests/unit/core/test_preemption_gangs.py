@@ -233,6 +233,24 @@ def test_a_gang_goes_once_the_placeholder_is_gone_that_leaves_for_a_real_ask() -
             assert victims(arena, key="more") == ["m1"]
 
 
+def test_an_application_may_become_a_gang_between_two_looks() -> None:
+    arena = two_queues("whole")
+    for n in range(2):
+        member(arena, f"m{n}", f"n{n}", app_id="r", placeholder=False, memory=5)
+        arena.held("g", f"dear{n}", f"n{n}", memory=5, priority=1)
+    arena.want("p", "ask", memory=3, priority=1)
+    assert victims(arena) == ["m0"]
+    before = arena.partition.version
+    ask = item("r", "m2", task_group="t", placeholder=True, memory=10)
+    arena.core.apply(UpdateAllocations([ask]), arena.now_ns)
+    assert victims(arena) == ["m0", "m1"]
+    carry_out(arena)
+    assert arena.partition.version > before
+    assert the(arena, "m1", "r").preempted is not None
+    arena.want("p", "another", memory=5, priority=1)
+    assert search(arena, key="another") is PreemptionNo.NOT_NEEDED  # m1 leaves it
+
+
 def test_a_gang_of_the_asks_own_application_is_no_victim_by_priority() -> None:
     arena = one_leaf("whole")
     for n in range(2):

@@ -195,6 +195,8 @@ class Known:
         self._nodes: dict[tuple[Queue, Class], list[str]] = {}
         self._sums: dict[Node, list[tuple[Class, list[int]]]] = {}
         self._gangs: dict[Application, WholeGang | None] = {}
+        # The class under which a member is listed: an application may become a gang while nothing else changes.
+        self._ranks: dict[Allocation, Class] = {}
         self.underway = Underway(partition)
         self.noes: dict[tuple[object, ...], PreemptionNo] = {}
 
@@ -216,6 +218,7 @@ class Known:
                 if gang is not None:
                     nodes = found.setdefault(gang.rank, {})
                     for member in gang.members:
+                        self._ranks[member] = gang.rank
                         nodes.setdefault(member.node_id, []).append(member)
         return found
 
@@ -234,16 +237,11 @@ class Known:
 
     def forget(self, told: list[Allocation]) -> None:
         """These were told to go; of gangs that go as a whole, all members."""
-        gone: dict[Application, None] = {}
         for allocation in told:
             app = allocation.app
             assert app is not None, f"{allocation} is foreign"
-            gang = self._gangs.get(app) if goes_whole(allocation) else None
-            if gang is not None:
-                gone[app] = None
-            self._forget(allocation, app.queue, rank_of(allocation) if gang is None else gang.rank)
-        for app in gone:
-            self._gangs[app] = None
+            self._gangs.pop(app, None)
+            self._forget(allocation, app.queue, self._ranks.pop(allocation, None) or rank_of(allocation))
 
     def _forget(self, allocation: Allocation, leaf: Queue, rank: Class) -> None:
         node_id = allocation.node_id

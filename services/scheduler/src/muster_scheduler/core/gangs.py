@@ -90,6 +90,7 @@ class Gangs:
             asked = app.placeholder_ask
             total = self._partition.types.shape(asked) if asked and any(asked.values()) else None
             app.gang = Gang(app, total)
+            self._partition.version += 1  # what its allocations are to preemption may be another thing now
             if any(not held.placeholder for held in app.allocations.values()):
                 app.gang.phase = GangPhase.USED  # its first placeholder comes behind what runs already
         return app.gang

@@ -18,7 +18,7 @@ from muster_scheduler.core.preemption_cover import WholeGang
 from muster_scheduler.core.reasons import PreemptionNo
 from preempting import Arena, Laws, is_of_whole_gang, is_replacing, item, random_arena, was_told
 
-RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "600")), 600)
+RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "400")), 400)
 PER_TEST = 200
 BATCHES = pytest.mark.parametrize("first", range(0, RUNS, PER_TEST), ids=lambda first: f"seeds-{first}")
 
@@ -207,4 +207,4 @@ def test_a_broken_search_is_noticed(broken: str, said: str, monkeypatch: pytest.
 
         monkeypatch.setattr(preemption_victims, "whole_gang", careless)
     with pytest.raises(AssertionError, match=said):
-        search_in_random_clusters(range(600))
+        search_in_random_clusters(range(400))

@@ -241,7 +241,7 @@ class Known:
             app = allocation.app
             assert app is not None, f"{allocation} is foreign"
             self._gangs.pop(app, None)
-            self._forget(allocation, app.queue, self._ranks.pop(allocation, None) or rank_of(allocation))
+            self._forget(allocation, app.queue, self._ranks.pop(allocation, rank_of(allocation)))
 
     def _forget(self, allocation: Allocation, leaf: Queue, rank: Class) -> None:
         node_id = allocation.node_id

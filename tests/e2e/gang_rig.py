@@ -97,6 +97,28 @@ async def muster_here(directory: Path) -> AsyncIterator[Muster]:
         yield Muster(gateway, f"http://{http}", clock)
 
 
+async def live_through(rm: Rm, queue: str, gangs: Sequence[str]) -> None:
+    """Gangs of four: each asks for its placeholders and for what is real, works once, and ends what it runs.
+
+    Returns when all have worked; they are completing then.
+    """
+    reals: dict[str, list[str]] = {}
+    rm.confirms = True
+    for app in gangs:
+        await rm.application(app, queue, 3_000)
+        await rm.placeholders(app, 4, 750, group=f"{app}-workers")
+        reals[app] = [await rm.real(app, f"{app}-{number}", 700, group=f"{app}-workers") for number in range(4)]
+    waiting = set(gangs)
+    while waiting:
+        done: list[str] = await eventually(
+            lambda: [app for app in waiting if all(name in rm.runs for name in reals[app])],
+            f"one of {waiting} works; heard: {rm.heard}",
+        )
+        for app in done:
+            waiting.remove(app)
+            await rm.ends(*reals[app])
+
+
 async def eventually(condition: Callable[[], Any], what: str) -> Any:
     """Waits until the condition (plain or async) gives something; gives that."""
     try:
@@ -142,7 +164,7 @@ class Rm:
         self._known: set[Told] = set()  # what the process before it heard, which is told again
         self._barriers = 0
         self._vcores: dict[str, int] = {}
-        self._overcommitted: list[str] = []
+        self.overcommitted: list[str] = []
         self._callbacks = Callbacks(
             on_allocated=self._allocated,
             on_released=self._released,
@@ -172,7 +194,7 @@ class Rm:
     async def __aexit__(self, kind: object, *_: object) -> None:
         await self.client.close()
         await self._http.aclose()
-        assert kind is not None or not self._overcommitted, self._overcommitted
+        assert kind is not None or not self.overcommitted, self.overcommitted
 
     # ---- what it hears ---------------------------------------------------------------------------------------------
 
@@ -195,7 +217,7 @@ class Rm:
             self.heard.append(told)
             used = sum(_vcore(held) for held in self.runs.values() if held.nodeID == item.nodeID)
             if used > self._vcores[item.nodeID]:
-                self._overcommitted.append(f"{name} on {item.nodeID}: {used} of {self._vcores[item.nodeID]} vcores")
+                self.overcommitted.append(f"{name} on {item.nodeID}: {used} of {self._vcores[item.nodeID]} vcores")
 
     async def _released(self, items: Sequence[si.AllocationRelease]) -> None:
         for item in items:

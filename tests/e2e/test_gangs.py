@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from chaos.harness import embedded
-from e2e.gang_rig import E, Muster, P, Rm, Told, eventually, muster_here, unordered
+from e2e.gang_rig import E, Muster, P, Rm, Told, eventually, live_through, muster_here, unordered
 from muster_client import ask, release
 from muster_proto.si.v1 import si_pb2 as si
 
@@ -721,24 +721,9 @@ async def test_003_a_users_limit_counts_placeholders_in_full(muster: Muster) -> 
 async def test_003_generic_flow_many_gangs_share_a_queue_and_all_are_done(muster: Muster, *, previous: bool) -> None:
     """Twelve gangs of four in a queue with room for one and a half at a time: one after the other, and none twice."""
     async with rm_of(muster, previous=previous) as rm:
-        rm.confirms = True
         await rm.nodes(n1=2_500, n2=2_500)
         gangs = [f"gang-{number}" for number in range(12)]
-        reals: dict[str, list[str]] = {}
-        for app in gangs:
-            await rm.application(app, "root.parent.leaf", 3_000)
-            await rm.placeholders(app, 4, 750, group=f"{app}-workers")
-            reals[app] = [await rm.real(app, f"{app}-{number}", 700, group=f"{app}-workers") for number in range(4)]
-        waiting = set(gangs)
-        while waiting:
-            done: list[str] = await eventually(
-                lambda: [app for app in waiting if all(name in rm.runs for name in reals[app])],
-                f"one of {waiting} works; heard: {rm.heard}",
-            )
-            assert (await rm.get(f"{P}/queue/root.parent.leaf"))["allocatedResource"]["vcore"] <= 5_000
-            for app in done:
-                waiting.remove(app)
-                await rm.ends(*reals[app])
+        await live_through(rm, "root.parent.leaf", gangs)
         muster.clock.forward(31)
         over = await rm.shows(f"{P}/applications/completed", lambda found: len(found) == len(gangs))
         assert {each["placeholderData"][0]["replaced"] for each in over} == {4}

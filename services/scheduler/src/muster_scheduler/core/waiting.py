@@ -318,6 +318,8 @@ class Waiting:
                 waitlist.park(group, self.wait_key(group))
                 self._hurry(waitlist)
         for *_, group in list(app.ready):
+            if app.gang is not None and app.gang.gives_way_to(group):
+                continue  # it was not woken: a placeholder is there for it
             woken = leaf.waitlists.get(group.wait_key)
             if woken is None or woken.place is not None or not woken.groups or group.head() is None:
                 continue

@@ -448,6 +448,44 @@ async def test_003_replacement_of_a_placeholder_that_could_not_start_waits_until
         await rm.hears("new", "w")
 
 
+# ---- What is said out of turn ----------------------------------------------------------------------------------------
+
+
+async def test_000_a_placeholder_without_a_task_group_is_an_ordinary_ask(muster: Muster) -> None:
+    async with rm_of(muster) as rm:
+        await rm.nodes(n1=1_000)
+        await rm.application("x", "root.free")
+        await rm.client.send_asks([ask("k", "x", {"vcore": 1_000}, placeholder=True)])
+        await rm.hears("new", "k")
+        assert not rm.runs["k"].placeholder
+        app = await rm.app("x", lambda said: said["applicationState"] == "Running")
+        assert "placeholderData" not in app
+        assert (await rm.explains("x"))["gang"] is None
+
+
+async def test_003_a_placeholder_that_ends_though_nobody_told_it_to_is_gone(muster: Muster) -> None:
+    async with rm_of(muster) as rm:
+        await rm.nodes(n1=9_000)
+        for how in (si.PLACEHOLDER_REPLACED, si.TIMEOUT, si.PREEMPTED_BY_SCHEDULER, si.STOPPED_BY_RM):
+            app = group = f"ends-{how}"
+            await rm.application(app, "root.free", 2_000)
+            first, second = await rm.placeholders(app, 2, 1_000, group)
+            await rm.hears("new", second)
+            rm.runs.pop(first)
+            gone = release(app, first, termination_type=how)
+            await rm.client.send_releases([gone])
+            await rm.client.send_releases([gone])  # and once more
+            await rm.barrier()
+            found = await rm.explains(app, lambda said: said["allocations"] == 1)
+            (members,) = found["gang"]["taskGroups"]
+            assert (members["asked"], members["held"], members["lost"]) == (2, 1, 1)
+            wanted = await rm.real(app, f"real-{how}", 1_000, group)
+            await rm.hears("released", second, "PLACEHOLDER_REPLACED")
+            await rm.confirm(second)
+            await rm.hears("new", wanted)
+        assert (await rm.get("/ws/v1/scheduler/healthcheck"))["Healthy"]
+
+
 # ---- Cleanup: the time-out of placeholders ---------------------------------------------------------------------------
 
 

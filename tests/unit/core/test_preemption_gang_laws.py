@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
 
 import pytest
-from muster_scheduler.core import invariants, preemption, preemption_victims
+from muster_scheduler.core import invariants, preemption, preemption_quota, preemption_victims
 from muster_scheduler.core.commands import UpdateAllocations
+from muster_scheduler.core.config import PreemptionConfig, QueueConfig
 from muster_scheduler.core.objects import Allocation, Application, Ask, PreemptionRule
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.preemption import Plan
@@ -188,6 +190,95 @@ def may_go_for(ask: Ask, held: Allocation, laws: Laws) -> bool:
         and each.priority <= ask.priority
         for each in laws.together(held)
     )
+
+
+# ---- queues above their max ------------------------------------------------------------------------------------------
+
+
+def test_cuts_take_whole_gangs_never_too_much_and_leave_nothing_that_could_go() -> None:
+    """Over two children with guarantees, below a max; then everything that stays is tried beside what goes."""
+    taken = passed_over = 0
+    for seed in range(200):
+        dice = random.Random(f"cut-{seed}")
+        arena = above_its_max(dice)
+        queue = arena.queue("root.a")
+        excess = preemption_quota.excess(queue)
+        victims = [victim.allocation for victim in preemption.search_quota(arena.partition, queue, arena.now_ns)]
+        assert len(set(victims)) == len(victims), seed
+        # 1. Whole gangs; of no type more than is over; no queue below its guarantee.
+        going = {unit: None for held in victims for unit in [together(held)]}
+        assert sum(len(unit) for unit in going) == len(victims), f"{seed}: a part of a gang"
+        assert allowed(arena, victims, excess), f"{seed}: too much"
+        taken += any(len(unit) > 1 for unit in going)
+        # 2. Nobody stays who could go as well.
+        everybody = [held for app in arena.partition.apps.values() for held in app.allocations.values()]
+        for unit in {together(held): None for held in everybody if held not in victims}:
+            if all(held.allow_preempt_self for held in unit) and any(n in excess for n, _ in summed(unit)):
+                assert not allowed(arena, [*victims, *unit], excess), f"{seed}: {unit} could go too"
+                passed_over += len(unit) > 1
+    assert taken > 20
+    assert passed_over > 20
+
+
+def above_its_max(dice: random.Random) -> Arena:
+    def some() -> dict[str, int] | None:
+        return {kind: dice.randint(0, 8) for kind in ("memory", "vcore") if dice.random() < 0.7} or None
+
+    policy = {"gang.preemption": dice.choice(["whole", "whole", "members"])}
+    children = tuple(QueueConfig(name, guaranteed=some(), properties=policy) for name in ("b", "c"))
+    most = {kind: dice.randint(2, 20) for kind in ("memory", "vcore")}
+    above = QueueConfig("a", queues=children, maximum=most)
+    root = QueueConfig("root", parent=True, queues=(above,), submit_acl="*")
+    arena = Arena(root, preemption=PreemptionConfig(quota_enabled=True))
+    arena.node("n", memory=1000, vcore=1000)
+    items = []
+    for n in range(4):
+        arena.app(f"app{n}", f"root.a.{dice.choice('bc')}")
+    for n in range(dice.randint(3, 20)):
+        wanted = {kind: dice.randint(1, 3) for kind in dice.sample(["memory", "vcore"], dice.randint(1, 2))}
+        of_gang = dice.random() < 0.7
+        items.append(
+            item(
+                f"app{dice.randint(0, 3)}",
+                f"k{n}",
+                node_id="n",
+                priority=dice.randint(0, 2),
+                victim=dice.random() < 0.93,
+                originator=dice.random() < 0.1,
+                task_group="t" if of_gang else "",
+                placeholder=of_gang and dice.random() < 0.7,
+                **wanted,
+            )
+        )
+    arena.core.apply(UpdateAllocations(items), arena.now_ns)
+    return arena
+
+
+def together(held: Allocation) -> tuple[Allocation, ...]:
+    if not is_of_whole_gang(held) or held.app is None:
+        return (held,)
+    return tuple(each for each in held.app.allocations.values() if is_of_whole_gang(each))
+
+
+def summed(unit: Iterable[Allocation]) -> list[tuple[int, int]]:
+    found: dict[int, int] = {}
+    for held in unit:
+        for number, value in held.shape.items:
+            found[number] = found.get(number, 0) + value
+    return list(found.items())
+
+
+def allowed(arena: Arena, going: list[Allocation], excess: dict[int, int]) -> bool:
+    """Whether all of them may go: not below the max, and no queue below its guarantee, in a type that is over."""
+    if any(value > excess.get(number, value) for number, value in summed(going)):
+        return False
+    for path in ("root.a.b", "root.a.c"):
+        queue = arena.queue(path)
+        for number, value in summed(held for held in going if held.app is not None and held.app.queue is queue):
+            least = (queue.guaranteed or {}).get(number, 0)
+            if number in excess and queue.allocated[number] - value < least:
+                return False
+    return True
 
 
 # ---- the checks notice -----------------------------------------------------------------------------------------------

@@ -332,6 +332,7 @@ def test_parents_below_a_parent_share_as_well() -> None:
 
 
 def test_random_cuts_never_go_too_far_and_leave_nothing_that_could_go() -> None:
+    cut = 0
     for seed in range(300):
         dice = random.Random(f"quota-{seed}")
         arena = Arena(_random_tree(dice), preemption=ON)
@@ -344,7 +345,8 @@ def test_random_cuts_never_go_too_far_and_leave_nothing_that_could_go() -> None:
             kinds = dice.sample(["memory", "vcore"], dice.randint(1, 2))
             wanted = {kind: dice.randint(1, 4) for kind in kinds}
             arena.core.apply(UpdateAllocations([_random_item(dice, queue.path, f"k{n}", wanted)]), arena.now_ns)
-        _check_cut(arena, seed)
+        cut += _check_cut(arena, seed)
+    assert cut > 300
 
 
 def _random_tree(dice: random.Random) -> QueueConfig:
@@ -355,7 +357,8 @@ def _random_tree(dice: random.Random) -> QueueConfig:
     middle = QueueConfig("m", parent=True, queues=tuple(inner), guaranteed=some() if dice.random() < 0.3 else None)
     first = QueueConfig("l", guaranteed=some() if dice.random() < 0.5 else None)
     most = {kind: dice.randint(2, 20) for kind in ("memory", "vcore")}
-    return QueueConfig("root", parent=True, queues=(QueueConfig("a", queues=(middle, first), maximum=most),))
+    above = QueueConfig("a", queues=(middle, first), maximum=most)
+    return QueueConfig("root", parent=True, queues=(above,), submit_acl="*")
 
 
 def _random_item(dice: random.Random, app_id: str, key: str, wanted: dict[str, int]) -> AskItem:
@@ -370,7 +373,8 @@ def _random_item(dice: random.Random, app_id: str, key: str, wanted: dict[str, i
     )
 
 
-def _check_cut(arena: Arena, seed: int) -> None:
+def _check_cut(arena: Arena, seed: int) -> int:
+    """Gives how many went."""
     queue = arena.queue("root.a")
     excess = preemption_quota.excess(queue)
     victims = [victim.allocation for victim in preemption.search_quota(arena.partition, queue, arena.now_ns)]
@@ -411,3 +415,4 @@ def _check_cut(arena: Arena, seed: int) -> None:
                 if number in excess
             ]
             assert not all(room), f"{seed}: {held} could go too"
+    return len(victims)

@@ -58,9 +58,8 @@ class GangDriver(Driver):
 
     async def place_all(self, rm: RmClient, kind: str) -> dict[str, float]:
         """All placeholders, or all real members, as fast as they are taken: seconds, and what Driver gives."""
-        began = time.monotonic()
         found = await self.ask_up_front(rm, kind)
-        return {"s": round(self.last_at - began, 3), **found}
+        return {"s": round(self.shape.asks / found["allocations_per_s"], 3), **found}
 
     def applications(self) -> list[si.AddApplicationRequest]:
         """See Driver; each announces what its placeholders will take."""

@@ -233,6 +233,20 @@ def test_a_gang_goes_once_the_placeholder_is_gone_that_leaves_for_a_real_ask() -
             assert victims(arena, key="more") == ["m1"]
 
 
+def test_the_policy_may_change_while_gangs_run() -> None:
+    arena = two_queues("members")
+    for n in range(4):
+        member(arena, f"m{n}", f"n{n % 2}", memory=5)
+    for n in range(3):
+        arena.want("p", f"ask{n}", memory=3)
+    assert victims(arena, key="ask0") == ["m2"]
+    carry_out(arena, key="ask0")
+    arena.reload(f"{{name: root, submitacl: '*', queues: [{POOR}, {rich('whole')}]}}")
+    assert victims(arena, key="ask1") == ["m0", "m1", "m3"]  # m2 goes already
+    arena.reload(f"{{name: root, submitacl: '*', queues: [{POOR}, {rich('members')}]}}")
+    assert len(victims(arena, key="ask1")) == 1
+
+
 def test_an_application_may_become_a_gang_between_two_looks() -> None:
     arena = two_queues("whole")
     for n in range(2):

@@ -111,12 +111,10 @@ def _task_group(app: Application, group: TaskGroup, reason_of: Callable[[Ask], R
 
 
 def _pending_placeholder(app: Application, task_group: str) -> Ask | None:
-    for group in app.groups.values():
-        if group.placeholder and group.task_group == task_group:
-            head = group.head()
-            if head is not None:
-                return head
-    return None
+    """The first that was asked for."""
+    alike = (group for group in app.groups.values() if group.placeholder and group.task_group == task_group)
+    heads = (head for group in alike if (head := group.head()) is not None)
+    return min(heads, key=lambda wanted: (wanted.created_ns, wanted.submission), default=None)
 
 
 def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:

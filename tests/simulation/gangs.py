@@ -12,15 +12,17 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from simulation import gangs_tally, tally
-from simulation.gangs_life import GangLife
+from simulation import gangs_tally, shrink, tally, words
+from simulation.gangs_life import BEGIN_NS, GangLife, play
 
 SEEDS, STEPS = 2_000, 300
 HASH_SEEDS = ("1", "2")
 # So many failures are told with their story, of which the last lines; the rest by seed.
-TOLD_MAX, LINES_MAX = 3, 60
+TOLD_MAX, LINES_MAX = 3, 40
+SHRINKING_S = 60.0
 PROGRESS_EVERY = 100
 
 
@@ -57,39 +59,57 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _live_one(seed: int, steps: int) -> int:
     life = GangLife(seed)
-    why = fate(life, steps)
-    if why:
-        _tell(seed, steps, why, whole=True)
-    else:
-        print(tally.table(life.tally))
-        print(f"gangs, seed {seed}: {steps} steps, digest {life.digest.hexdigest()}: nothing failed")
-    return 1 if why else 0
+    error = failure(life, steps)
+    if error is not None:
+        print(story(seed, steps))
+        return 1
+    print(tally.table(life.run.tally))
+    print(f"gangs, seed {seed}: {steps} steps, digest {life.run.digest.hexdigest()}: nothing failed")
+    return 0
 
 
-def fate(life: GangLife, steps: int) -> str:
-    """Lives it; why it failed, or ""."""
+def failure(life: GangLife, steps: int) -> Exception | None:
+    """Lives it; gives how it failed."""
     try:
         life.live(steps)
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return f"step {life.steps}, {type(error).__name__}: {error} ({where.name}, {Path(where.filename).name})"
-    return ""
+        return error
+    return None
 
 
-def story(seed: int, steps: int) -> str:
-    """The last lines of what a life heard and said."""
+def story(seed: int, steps: int, shrinking_s: float = SHRINKING_S) -> str:
+    """How a life fails, as short as it can be told; and what it heard and said last."""
     life = GangLife(seed)
-    life.story = []
-    fate(life, steps)
-    return "\n".join(life.story[-LINES_MAX:])
+    life.run.story = []
+    error = failure(life, steps)
+    if error is None:
+        return f"gangs, seed {seed}: nothing failed"
+    lines = [f"gangs, seed {seed} failed in step {len(life.run.steps)}: {in_words(error)}", "the end of its story:"]
+    lines += life.run.story[-LINES_MAX:]
+    if shrink.what_failed(error) != "end":  # else whatever is left out is left undone
+        # (Looked at after each step it fails earlier; now and then it fails otherwise.)
+        failed = play(life.run.document, life.run.steps, often=True)[1]
+        alike = failed is not None and shrink.what_failed(failed) == shrink.what_failed(error)
+        again = partial(play, often=alike)
+        short, found = shrink.shrunken(life.run.document, life.run.steps, error, shrinking_s, again)
+        lines += ["the shortest life found that fails so:", words.told(life.run.document, short, BEGIN_NS), str(found)]
+    lines.append(f"again: make simulate-gangs SEED={seed} STEPS={steps}\n")
+    return "\n".join(lines)
+
+
+def in_words(error: Exception) -> str:
+    """The failure, and where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.name}, {Path(where.filename).name})"
 
 
 def _live_here(seeds: range, steps: int) -> None:
     total: Counter[str] = Counter()
     for seed in seeds:
         life = GangLife(seed, total)
-        why = fate(life, steps)
-        print(json.dumps({"seed": seed, "digest": life.digest.hexdigest(), "failed": why}), flush=True)
+        error = failure(life, steps)
+        failed = in_words(error) if error is not None else ""
+        print(json.dumps({"seed": seed, "digest": life.run.digest.hexdigest(), "failed": failed}), flush=True)
     print(json.dumps({"tally": total}), flush=True)
 
 
@@ -135,7 +155,7 @@ def _read(child: subprocess.Popen[str], into: Lived, lived: list[Lived], seeds: 
 def _judge(seeds: range, steps: int, lived: list[Lived], statuses: list[int], seconds: float) -> int:
     first, *others = lived
     for number, seed in enumerate(sorted(first.failed)):
-        _tell(seed, steps, first.failed[seed], whole=number < TOLD_MAX)
+        print(story(seed, steps) if number < TOLD_MAX else f"gangs, seed {seed} failed: {first.failed[seed]}")
     differing = [seed for seed in seeds if any(each.digests.get(seed) != first.digests.get(seed) for each in others)]
     for seed in differing[:TOLD_MAX]:
         print(f"seed {seed}: decided otherwise under another PYTHONHASHSEED")
@@ -151,13 +171,6 @@ def _judge(seeds: range, steps: int, lived: list[Lived], statuses: list[int], se
         + ("" if whole else "; a process ended early")
     )
     return 1 if first.failed or differing or lacking or not whole else 0
-
-
-def _tell(seed: int, steps: int, why: str, *, whole: bool) -> None:
-    print(f"\ngangs, seed {seed} failed: {why}")
-    if whole:
-        print(f"the end of its story:\n{story(seed, steps)}")
-    print(f"again: make simulate-gangs SEED={seed} STEPS={steps}\n")
 
 
 if __name__ == "__main__":

@@ -211,7 +211,10 @@ class Auditor(Deciding):
 
     def _room(self, ask: Ask) -> Node | None:
         for node in self.books.nodes.values():
-            if node.schedulable and self._kept.get(node.node_id, ask.key) == ask.key and node.fits(ask.wants):
+            kept = self._kept.get(node.node_id)
+            # (While placeholders leave for it, what is kept for it is kept for what comes in their place.)
+            ours = kept is None or (kept == ask.key and not ask.leaving)
+            if ours and node.schedulable and node.fits(ask.wants):
                 return node
         return None
 

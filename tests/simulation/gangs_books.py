@@ -215,6 +215,10 @@ class App:
     def has_real(self) -> bool:
         return any(not each.placeholder for each in self.held.values())
 
+    def made(self, key: str) -> int:
+        """Of how many allocations of a key the last one is."""
+        return max((held.order[2] + 1 for held in self.held.values() if held.key == key), default=0)
+
     def placed(self) -> Vector:
         """What placeholders hold that are not going for nothing."""
         sums = [0, 0, 0]
@@ -330,7 +334,7 @@ class Books:
         found = app.groups.get(task_group)
         if found is None:
             app.groups[task_group] = found = Counts()
-            app.phase = app.phase or "WAITING"
+            app.phase = app.phase or ("USED" if app.has_real else "WAITING")
         return found
 
     def add_ask(self, ask: Ask, count: int) -> None:
@@ -380,9 +384,24 @@ class Books:
         assert app.total is not None
         for each in app.limits:
             promised = self.promised(each, app)
-            if each.over(app.total, promised):
-                return f"{each.name}: {each.used} and {promised} promised, of {each.most}; {app.total} more"
+            for number, want in enumerate(app.total):
+                over = want and each.used[number] + promised[number] + want > each.most[number]
+                if over and want > self.owed(app.queue, each, number):
+                    return f"{each.name}: {each.used} and {promised} promised, of {each.most}; {app.total} more"
         return ""
+
+    def owed(self, leaf: Queue, at: Limit, number: int) -> int:
+        """How much of a type a gang may start with above a queue that is full, because a queue below guarantees it."""
+        if not self.partition["preemption"]["enabled"] or not isinstance(at, Queue):
+            return 0
+        for queue in leaf.levels[:-1]:
+            if queue is at or queue.property("preemption.policy", "default") == "fence":
+                return 0
+            assert queue.rules is not None
+            least = (queue.rules.guaranteed or {}).get(TYPES[number])
+            if least is not None:
+                return least - queue.used[number] - self.promised(queue)[number]
+        return 0
 
     def promised(self, at: Limit, but: App | None = None) -> Vector:
         """What gangs that have started as a whole will still take there."""

@@ -13,6 +13,7 @@ from muster_scheduler.core.outcome import (
     NewAllocation,
     RejectedApplication,
     RejectedAsk,
+    RejectedNode,
     ReleasedAllocation,
     ReleasedAsk,
     TooSmallCluster,
@@ -94,6 +95,8 @@ class Deciding(Hearing):
                     self._answered("rejected application", fact.app_id)
                 case AcceptedNode():
                     self._answered("accepted node", fact.node_id)
+                case RejectedNode():
+                    self._answered("rejected node", fact.node_id)
                 case ConfigurationAnswer():
                     must(not fact.obstacles, "answer", f"{fact}")
                     self._answered("configuration", "")

@@ -109,13 +109,20 @@ class Hearing:
         books = self.books
         self.tally[f"node: {item.action.name}"] += 1
         if item.action in (NodeAction.CREATE, NodeAction.CREATE_DRAIN):
+            if item.node_id in books.nodes:
+                self._answers["rejected node", item.node_id] += 1
+                return
             node = Node(item.node_id, vector(item.capacity or {}), item.action is NodeAction.CREATE)
             books.nodes[item.node_id] = node
             self._answers["accepted node", item.node_id] += 1
             for existing in item.existing:
                 self._hear_adopted(existing._replace(node_id=item.node_id))
             return
-        node = books.nodes[item.node_id]
+        known = books.nodes.get(item.node_id)
+        if known is None or (item.action is NodeAction.DRAIN_TO_SCHEDULABLE and known.schedulable):
+            self._answers["rejected node", item.node_id] += 1
+            return
+        node = known
         if item.action is NodeAction.UPDATE:
             node.capacity = vector(item.capacity or {})
         elif item.action is NodeAction.DECOMISSION:
@@ -135,7 +142,9 @@ class Hearing:
 
     def _hear_application(self, item: AppItem, facts: list[Fact]) -> None:
         books = self.books
-        must(item.app_id not in books.apps, "harness", f"{item.app_id} is there")
+        if item.app_id in books.apps:
+            self._answers["rejected application", item.app_id] += 1
+            return
         queue = books.queues[item.queue]
         total = vector(item.placeholder_ask) if item.placeholder_ask else None
         timeout_ns = item.execution_timeout_ms * 1_000_000 or PLACEHOLDERS_WAIT_NS
@@ -193,7 +202,7 @@ class Hearing:
             self._answers["rejected ask", item.key] += 1
             return
         old = app.asks.get(item.key)
-        made = old.made if old is not None else sum(key == item.key for key, _ in app.held)
+        made = old.made if old is not None else app.made(item.key)
         if made >= item.wanted:
             if old is not None:
                 books.remove_ask(old, "lost")
@@ -263,7 +272,8 @@ class Hearing:
         failed_on_rm = item.termination is Termination.SCHEDULING_FAILED_ON_RM and not item.ask_only
         if failed_on_rm and app.state != "Failing":
             for held in found:
-                if held.told in ("timeout", "replaced"):
+                over = held.placeholder and app.state == "Completing"  # nobody needs it any more
+                if over or held.told in ("timeout", "replaced"):
                     self._end(held, item)
                 else:
                     self._ask_again(held)
@@ -307,12 +317,12 @@ class Hearing:
         """The RM could not start it."""
         books, app = self.books, held.app
         old = app.asks.get(held.key)
+        pending, made = 1, app.made(held.key) - 1
         books.drop(held, "lost")
         if held.placeholder:
             app.groups[held.task_group].lost -= 1
         self.tally["ask: again after a failure on the RM"] += 1
         # (With others of its ask still pending they become what it was: their size may have changed since.)
-        pending, made = 1, sum(key == held.key for key, _ in app.held)
         if old is not None:
             pending, made = old.pending + 1, old.made - 1
             books.remove_ask(old, "")

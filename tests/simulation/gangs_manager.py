@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from muster_scheduler.core.commands import (
@@ -104,7 +104,7 @@ class Due:
 class ResourceManager:
     """Makes commands.
 
-    :ivar patient: nothing is swallowed any more, and nothing new begins: the end of a life.
+    :ivar offered: the configuration that the last UpdateConfiguration carries.
     """
 
     def __init__(self, dice: random.Random, auditor: Auditor, world: int) -> None:
@@ -116,7 +116,8 @@ class ResourceManager:
         self._plans: dict[str, Plan] = {}
         self._due: list[Due] = []
         self.tally: Counter[str] = auditor.tally
-        self.patient = False
+        self.offered: gangs_worlds.Document | None = None
+        self._patient = False
         # How this life is.
         self._swallows = dice.choice([0.0, 0.1, 0.3])
         self._slow = dice.choice([1, 2, 6])
@@ -156,13 +157,13 @@ class ResourceManager:
             held = app.held.get((fact.key, fact.uuid)) if app is not None else None
             if held is None or not held.told:
                 continue  # it is the answer to what the RM did
-            if not self.patient and dice.random() < self._swallows:
+            if not self._patient and dice.random() < self._swallows:
                 self.tally["RM: a release was swallowed"] += 1
                 continue
             termination: Termination = fact.termination
             if dice.random() < 0.12:
                 termination = dice.choice(_OTHER_WORDS)
-            late = 0 if self.patient else dice.choice([0, 0, 1, 1, 2, 5, 12]) * self._slow
+            late = 0 if self._patient else dice.choice([0, 0, 1, 1, 2, 5, 12]) * self._slow
             uuid = fact.uuid if fact.uuid and (fact.previous_generation or dice.random() < 0.5) else ""
             item = ReleaseItem(PARTITION, fact.app_id, fact.key, termination, uuid)
             self._due.append(Due(self._step + late, item))
@@ -177,7 +178,18 @@ class ResourceManager:
         dice = self._dice
         return dice.choice(LONG_NS) if dice.random() < 0.012 else dice.choice(ADVANCES)
 
-    def confirmations(self) -> list[Command]:
+    def commands(self, report: list[Command] | None) -> Iterator[Command]:
+        """What it says in one step; each command is made when the one before was heard.
+
+        :param report: what it says first, after a registration.
+        """
+        yield from report or self._confirmations()
+        for _ in range(self._dice.choice((0, 1, 1, 2, 3))):
+            command = self._command()
+            if command is not None:
+                yield command
+
+    def _confirmations(self) -> list[Command]:
         """What it owes, as far as its time has come: in one message or several."""
         self._step += 1
         due = [each for each in self._due if each.step <= self._step]
@@ -189,7 +201,7 @@ class ResourceManager:
             return [UpdateAllocations((), tuple(items))]
         return [UpdateAllocations((), (item,)) for item in items]
 
-    def command(self) -> Command | None:
+    def _command(self) -> Command | None:
         """Something else that happens."""
         dice, books = self._dice, self._auditor.books
         if not books.nodes:
@@ -206,7 +218,7 @@ class ResourceManager:
     def _new_node(self) -> NodeItem:
         self._number += 1
         action = NodeAction.CREATE_DRAIN if self._dice.random() < 0.03 else NodeAction.CREATE
-        return NodeItem(f"n{self._number}", action, {}, self._capacity())
+        return NodeItem(f"n{self._number}", action, {}, self._capacity(), partition=PARTITION)
 
     def _capacity(self) -> Amounts:
         dice = self._dice
@@ -224,16 +236,18 @@ class ResourceManager:
         if draining and self._dice.random() < 0.7:
             node = self._dice.choice(draining)
         action = NodeAction.DRAIN_NODE if node.schedulable else NodeAction.DRAIN_TO_SCHEDULABLE
-        return UpdateNodes((NodeItem(node.node_id, action),))
+        return UpdateNodes((NodeItem(node.node_id, action, partition=PARTITION),))
 
     def _resize(self, books: Books) -> Command:
         node_id = self._dice.choice(list(books.nodes))
-        return UpdateNodes((NodeItem(node_id, NodeAction.UPDATE, capacity=self._capacity()),))
+        return UpdateNodes((NodeItem(node_id, NodeAction.UPDATE, capacity=self._capacity(), partition=PARTITION),))
 
     def _gone(self, books: Books) -> Command | None:
         if len(books.nodes) < 3:
             return None
-        return UpdateNodes((NodeItem(self._dice.choice(list(books.nodes)), NodeAction.DECOMISSION),))
+        return UpdateNodes(
+            (NodeItem(self._dice.choice(list(books.nodes)), NodeAction.DECOMISSION, partition=PARTITION),)
+        )
 
     # ---- applications ----------------------------------------------------------------------------------------------
 
@@ -462,9 +476,8 @@ class ResourceManager:
     # ---- configuration ---------------------------------------------------------------------------------------------
 
     def _reload(self, books: Books) -> Command:
-        offered = gangs_worlds.world(self._world, self._dice.randrange(gangs_worlds.VARIANTS))
-        self._auditor.offered = offered
-        config = worlds.read(worlds.text_of(offered))
+        self.offered = gangs_worlds.world(self._world, self._dice.randrange(gangs_worlds.VARIANTS))
+        config = worlds.read(worlds.text_of(self.offered))
         assert config is not None
         return UpdateConfiguration(config)
 
@@ -493,6 +506,7 @@ class ResourceManager:
                 NodeAction.CREATE if node.schedulable else NodeAction.CREATE_DRAIN,
                 {},
                 {kind: value for kind, value in zip(("vcore", "memory", "gpu"), node.capacity, strict=True) if value},
+                partition=PARTITION,
             )
             for node in books.nodes.values()
         ]
@@ -510,22 +524,22 @@ class ResourceManager:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
-    def wind_up(self, books: Books, number: int) -> list[Command]:
-        """Left alone: what runs ends, what waits in vain is taken back, nothing new comes."""
+    def wind_up(self, number: int) -> Iterator[Command]:
+        """Left alone: all is confirmed at once, what runs ends, what waits in vain is taken back, nothing new comes."""
+        self._patient = True
+        books = self._auditor.books
+        yield from self._confirmations()
         real = [held for app in books.apps.values() for held in app.held.values() if not held.placeholder]
-        commands: list[Command] = []
         if real:
-            commands.append(UpdateAllocations((), [_stopped(held) for held in real]))
+            yield UpdateAllocations((), [_stopped(held) for held in real])
         asks = [ask for app in books.apps.values() for ask in app.asks.values() if not ask.leaving]
-        if number % 3 == 2:
-            # (Placeholders of a gang that never starts wait for ever, and with them what waits for it to form.)
-            waiting = [ask for ask in asks if not ask.placeholder or ask.app.phase in ("WAITING", "USED", "OVER")]
-            if waiting:
-                commands.append(UpdateAllocations((), [_cancelled(ask) for ask in waiting]))
+        # (Placeholders of a gang that never starts wait for ever, and with them what waits for it to form.)
+        waiting = [ask for ask in asks if not ask.placeholder or ask.app.phase in ("WAITING", "USED", "OVER")]
+        if waiting and number % 3 == 2:
+            yield UpdateAllocations((), [_cancelled(ask) for ask in waiting])
         idle = [app.app_id for app in books.apps.values() if app.state == "New"]
         if idle:
-            commands.append(UpdateApplications((), tuple((PARTITION, app_id) for app_id in idle)))
-        return commands
+            yield UpdateApplications((), tuple((PARTITION, app_id) for app_id in idle))
 
 
 def _said(ask: Ask) -> AskItem:

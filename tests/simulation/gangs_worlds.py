@@ -103,6 +103,7 @@ def _properties(dice: random.Random) -> dict[str, str]:
     maybe(0.3, "gang.preemption", "whole", "whole", "members")
     maybe(0.15, "application.sort.policy", "fair", "fifo", "stateaware")
     maybe(0.8, "preemption.delay", "1s", "1s", "5s")
+    maybe(0.1, "preemption.policy", "fence", "disabled")
     maybe(0.25, "quota.preemption.delay", "1s")
     return found
 

@@ -45,12 +45,14 @@ class Step:
 
     :ivar commands: each with the configuration that it carries, if it carries one.
     :ivar restart: afterwards another core is folded from the records, and goes on.
+    :ivar registers: first the RM registers anew, and reports what there is (in lives of gangs).
     """
 
     advance_ns: int
     commands: list[tuple[Command, Document | None]] = field(default_factory=list)
     budget: int = 1 << 30
     restart: bool = False
+    registers: bool = False
 
 
 class Run:

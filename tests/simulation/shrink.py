@@ -21,10 +21,20 @@ def what_failed(error: BaseException) -> str:
     return f"{type(error).__name__} in {frames[-1].name}" if frames else type(error).__name__
 
 
+Play = Callable[[Document, Sequence[Step]], tuple[object, Exception | None]]
+
+
 def shrunken(
-    document: Document, steps: Sequence[Step], error: BaseException, seconds: float = SECONDS_MAX
+    document: Document,
+    steps: Sequence[Step],
+    error: BaseException,
+    seconds: float = SECONDS_MAX,
+    play: Play = play,
 ) -> tuple[list[Step], BaseException]:
-    """The shortest form found within some seconds, and how that fails."""
+    """The shortest form found within some seconds, and how that fails.
+
+    :param play: plays steps again, and says what went wrong.
+    """
     wanted, until = what_failed(error), time.monotonic() + seconds
     best: list[Step] = list(steps)
     found = error

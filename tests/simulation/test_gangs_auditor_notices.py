@@ -129,7 +129,7 @@ def _deadline_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _hard_is_soft(patch: pytest.MonkeyPatch) -> None:
     """Every gang goes on as an ordinary application."""
-    patch.setattr(gangs, "HARD", "harder")
+    patch.setattr(Gang, "is_hard", property(lambda self: False))
 
 
 def _reminder_lost(patch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def _stuck_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def _gang_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A gang that waits for room as a whole is not woken."""
-    patch.setattr("muster_scheduler.core.waiting.Waiting._wake_gangs", lambda self, ledger, room: None)
+    patch.setattr("muster_scheduler.core.waiting.Waiting._wake_gangs", lambda self, ledger: None)
 
 
 def _admitted(patch: pytest.MonkeyPatch) -> None:

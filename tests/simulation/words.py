@@ -22,14 +22,16 @@ from simulation.books import SECOND_NS, Document
 from simulation.life import BEGIN_NS, Step
 
 
-def told(document: Document, steps: Sequence[Step]) -> str:
+def told(document: Document, steps: Sequence[Step], begin_ns: int = BEGIN_NS) -> str:
     """A configuration and the steps that follow."""
     lines = [f"configuration: {json.dumps(document)}"]
-    now_ns = BEGIN_NS
+    now_ns = begin_ns
     for number, step in enumerate(steps, 1):
         now_ns += step.advance_ns
         budget = "" if step.budget > 1_000_000 else f", at most {step.budget} allocations"
         lines.append(f"step {number}, {now_ns / SECOND_NS:.9g} s{budget}{', then a restart' if step.restart else ''}:")
+        if step.registers:
+            lines.append("  the RM registers anew")
         for command, offered in step.commands:
             lines += (f"  {line}" for line in _command(command, offered))
     return "\n".join(lines)
@@ -71,6 +73,8 @@ def _ask(item: AskItem) -> str:
         "previous generation": item.previous_generation,
     }
     words += [name for name, value in flags.items() if value]
+    if item.task_group:
+        words.append(f"task group {item.task_group}")
     if item.execution_timeout_ms:
         words.append(f"for {item.execution_timeout_ms} ms")
     if item.tags:
@@ -94,6 +98,8 @@ def _application(item: AppItem) -> str:
         words.append(f"for {item.execution_timeout_ms} ms")
     if item.placeholder_ask:
         words.append(f"placeholders {item.placeholder_ask}")
+    if item.gang_style:
+        words.append(f"style {item.gang_style}")
     return ", ".join(words)
 
 

@@ -110,8 +110,10 @@ class Cycle:
         waiting = [(ask, node) for node in gained for ask in node.reservations]
         for ask, node in sorted(waiting, key=_urgency) if len(waiting) > 1 else waiting:
             group = ask.group
-            if group is None or ask.awaits_placeholders or not fits(ask.shape.items, node.available):
+            if group is None or group.held or ask.awaits_placeholders or not fits(ask.shape.items, node.available):
                 continue
+            if ask.app.gang is not None and ask.app.gang.gives_way_to(group):
+                continue  # it need not wait for room there any more
             if made < budget and not self._hold_back(ask, group, out, now_ns):
                 self.allocate(ask, group, node, out, now_ns)
                 made += 1

@@ -176,8 +176,11 @@ class Gang:
         return self._incomplete(own, _since_ns(group)) if self._awaits(own) else None
 
     def _incomplete(self, group: TaskGroup, since_ns: int) -> Reason:
-        rest = (each for each in self.app.groups.values() if each.placeholder and each.task_group == group.name)
-        because = next((reason for each in rest if (reason := each.reason) is not None), None)
+        rest = [each for each in self.app.groups.values() if each.placeholder and each.task_group == group.name]
+        heads = [head for each in rest if (head := each.head()) is not None]
+        # (By age: an order that a fold finds again.)
+        oldest = min(heads, key=lambda ask: (ask.created_ns, ask.submission), default=None)
+        because = oldest.reason if oldest is not None else None
         return Reason(
             ReasonCode.GANG_FORMING,
             task_group=group.name,
@@ -201,10 +204,11 @@ class Gang:
 
     def leaving_reason(self, ask: Ask) -> Reason | None:
         """Why an ask waits for which placeholders were told to go; None: there are none."""
-        leaving = self.replacing.get(ask.demand.key)
-        placeholder = self.app.allocations.get(next(iter(leaving))) if leaving else None
-        if placeholder is None:
+        found = [self.app.allocations.get(key) for key in self.replacing.get(ask.demand.key, ())]
+        leaving = [held for held in found if held is not None]
+        if not leaving:
             return None
+        placeholder = min(leaving, key=lambda held: (held.told_ns, held.allocated_ns, held.submission, held.ordinal))
         return Reason(
             ReasonCode.PLACEHOLDER_LEAVING,
             task_group=placeholder.task_group,

@@ -218,6 +218,7 @@ class Gangs:
             gang.deadline_ns = min(now_ns + timeout_ns(app), INT64_MAX)
             partition.deadlines.append((gang.deadline_ns, app))
             out.touch(app, partition.name)
+            self._stir(app)  # while it runs real asks may wait for placeholders again
         if gang.phase is GangPhase.WAITING:
             self._advance(gang, GangEvent.FIRST_PLACEHOLDER, out, now_ns)
         if gang.phase is GangPhase.FORMING and gang.is_complete:

@@ -684,12 +684,11 @@ class Partition:
 
     def add_ask(self, ask: Ask) -> None:
         """Takes an ask into its group; the group is tried at the next cycle unless it is parked already."""
-        app = ask.app
-        app.asks[ask.key] = ask
-        items = ask.shape.items
-        self.add_pending(app, items, ask.pending)
-        self.index.seen(ask.shape, ask.pending)
-        if ask.demand.placeholder:
+        app, demand = ask.app, ask.demand
+        app.asks[demand.key] = ask
+        self.add_pending(app, demand.shape.items, ask.pending)
+        self.index.seen(demand.shape, ask.pending)
+        if demand.placeholder:
             self.gangs.pend(ask, ask.pending)
         # (Else placeholders are leaving for an earlier ask with its key, which makes room for it.)
         if app.gang is None or ask.open > 0:
@@ -771,12 +770,12 @@ class Partition:
 
     def drop_ask(self, ask: Ask, out: Outcome, now_ns: int) -> None:
         """The ask has nothing pending any more: out of its group and its application."""
-        app = ask.app
+        asks, key = ask.app.asks, ask.demand.key
         ask.gone = True
         if ask.reserved is not None:
             self.unreserve(ask, out, now_ns)
-        if app.asks.get(ask.key) is ask:
-            del app.asks[ask.key]
+        if asks.get(key) is ask:
+            del asks[key]
         out.touch(ask, self.name)
         if ask.group is not None:
             self.leave_group(ask, out)
@@ -807,11 +806,12 @@ class Partition:
 
     def add_pending(self, app: Application, items: tuple[tuple[int, int], ...], count: int) -> None:
         """Adds ``count`` times the items to what is pending, from the application up to root."""
-        vectors = [app.pending, *(queue.pending for queue in app.queue.ancestry)]
+        own, ancestry = app.pending, app.queue.ancestry
         for number, value in items:
             step = value * count
-            for vector in vectors:
-                vector[number] += step
+            own[number] += step
+            for queue in ancestry:
+                queue.pending[number] += step
 
     # ---- allocations -----------------------------------------------------------------------------------------------
 
@@ -1047,10 +1047,11 @@ class Partition:
     def tell_new(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """The fact and the events of a new allocation."""
         out.facts.append(NewAllocation(self.name, allocation))
-        timeout_ms = allocation.demand.execution_timeout_ms
+        demand = allocation.demand
+        timeout_ms = demand.execution_timeout_ms
         if timeout_ms > 0:
             self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
-        app_id, key, shape = allocation.app_id, allocation.key, allocation.shape
+        app_id, key, shape = allocation.app_id, demand.key, demand.shape
         out.events.append(Event(EventType.APP, Change.ADD, Detail.APP_ALLOC, app_id, key, shape, "", now_ns))
         out.events.append(
             Event(EventType.NODE, Change.ADD, Detail.NODE_ALLOC, allocation.node_id, key, shape, "", now_ns)

@@ -456,7 +456,7 @@ class Waiting:
             out.touch(app, self._partition)
         self._wait(app, ledger, out, whole=True)
         self._wake_apps(app)
-        self.wake_gangs_beside(app, but=ledger)
+        self.wake_gangs_beside(app)  # (here too: it may have been woken, and others have taken a part of the room)
 
     def _wait(self, app: Application, ledger: Ledger, out: Outcome, *, whole: bool) -> None:
         app.waiting_at, app.waits_whole = ledger, whole
@@ -477,10 +477,10 @@ class Waiting:
             if ledger.waiting_apps and ledger is not but:
                 self.wake_app(ledger)
 
-    def wake_gangs_beside(self, app: Application, but: Ledger | None = None) -> None:
+    def wake_gangs_beside(self, app: Application) -> None:
         """Perhaps other gangs may start now that wait for the same room: this one has, or does not now."""
         for ledger in app.bounds:
-            if ledger.waiting_gangs and ledger is not but:
+            if ledger.waiting_gangs:
                 self._gained_ledgers[ledger] = None
 
     def _wake_gangs(self, ledger: Ledger) -> None:

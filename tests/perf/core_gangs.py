@@ -166,24 +166,28 @@ def roomy(nodes: int, members: int) -> dict[str, int]:
 class Rm:
     """Works a core as the service and an RM that confirms at once do.
 
-    :ivar placed: (moment, how many allocations so far), of the last run; first the moment of the first cycle.
+    :ivar made: allocations of the last run; ``ended``: the moment of the last one.
+    :ivar rounds: (moment, how many allocations so far) at the end of each cycle with its confirmations, of the last
+        run; first the moment of the first cycle.
     :ivar submitted: the moment of the first request of the last run.
     :ivar longest_s: of the calls, their outcomes drained.
     """
 
     core: SchedulerCore
     now_ns: Callable[[], int]
-    placed: list[tuple[float, int]] = field(default_factory=list)
+    rounds: list[tuple[float, int]] = field(default_factory=list)
     submitted: float = 0.0
+    made: int = 0
+    ended: float = 0.0
     longest_s: float = 0.0
 
     def run(self, commands: list[UpdateAllocations]) -> None:
         """Submits the commands (which are used up), and goes on until nothing more is to be done."""
         commands.reverse()
-        self.placed, self.submitted = [], time.perf_counter()
+        self.made, self.rounds, self.submitted = 0, [], time.perf_counter()
         while commands:
             self._apply(commands.pop())
-        self.placed.append((time.perf_counter(), 0))
+        self.rounds.append((time.perf_counter(), 0))
         while True:
             begun = time.perf_counter()
             out = self.core.cycle(self.now_ns(), budget())
@@ -193,6 +197,8 @@ class Rm:
                 self._apply(
                     UpdateAllocations((), [release_of(fact.app_id, fact.key, fact.termination) for fact in part])
                 )
+            if self.made > self.rounds[-1][1]:
+                self.rounds.append((self.ended, self.made))
             if not told and self.core.exhausted:
                 return
 
@@ -202,27 +208,27 @@ class Rm:
 
     def _take(self, out: Outcome, begun: float) -> None:
         made = drain(out)
-        ended = time.perf_counter()
-        self.longest_s = max(self.longest_s, ended - begun)
+        now = time.perf_counter()
+        self.longest_s = max(self.longest_s, now - begun)
         if made:
-            self.placed.append((ended, self.placed[-1][1] + made))
+            self.made, self.ended = self.made + made, now
 
     def rates(self, name: str, expected: int) -> dict[str, float]:
         """Per second: all, from the first request on; the first and the last tenth, from the first cycle on."""
-        ended, count = self.placed[-1]
-        assert count == expected, f"{count} of {expected} {name} were placed"
-        tenth = count / 10
-        first = when(self.placed, tenth) - self.placed[0][0]
+        assert self.made == expected, f"{self.made} of {expected} {name} were placed"
+        tenth = self.made / 10
+        first_s = when(self.rounds, tenth) - self.rounds[0][0]
+        last_s = self.ended - when(self.rounds, self.made - tenth)
         return {
-            f"{name}_per_s": round(count / (ended - self.submitted), 1),
-            f"{name}_first_decile_per_s": round(tenth / first, 1),
-            f"{name}_last_decile_per_s": round(tenth / (ended - when(self.placed, count - tenth)), 1),
+            f"{name}_per_s": round(self.made / (self.ended - self.submitted), 1),
+            f"{name}_first_decile_per_s": round(tenth / first_s, 1),
+            f"{name}_last_decile_per_s": round(tenth / last_s, 1),
         }
 
 
-def when(placed: list[tuple[float, int]], count: float) -> float:
-    """When so many were placed, interpolated within a call."""
-    for (before, low), (after, high) in itertools.pairwise(placed):
+def when(rounds: list[tuple[float, int]], count: float) -> float:
+    """When so many were placed, interpolated within a round."""
+    for (before, low), (after, high) in itertools.pairwise(rounds):
         if high >= count > low:
             return before + (after - before) * (count - low) / (high - low)
     raise AssertionError(f"{count} allocations were never made")

@@ -16,7 +16,7 @@ from muster_scheduler.core.outcome import Event, Fact
 from simulation.books import AuditFailure, BookedAllocation, BookedApp, BookedAsk, Books, Document, must
 from simulation.deciding import Deciding, note_limited
 from simulation.event_sums import EventSums
-from simulation.hearing import LINGER_NS, Hearing
+from simulation.hearing import LINGER_NS, REMINDER_NS, Hearing
 from simulation.preempting_laws import unique_key
 from simulation.reasons import Reasons
 
@@ -99,6 +99,8 @@ class Auditor:
                     timeout_ns = held.words["timeout_ms"] * 1_000_000
                     over = timeout_ns > 0 and held.allocated_ns + timeout_ns <= now_ns
                     must(not over or bool(held.told), "deadline", f"{held}: its time is up")
+                    waits_ns = now_ns - max(held.told_ns, held.reminded_ns)
+                    must(not held.told or waits_ns < REMINDER_NS, "reminder", f"{held} was not told again")
             for ask in note_limited(books, now_ns):
                 since_ns = max(ask.limited_ns, ask.reserved_ns, self._restarted_ns, self._configured_ns)
                 over = now_ns >= since_ns + books.reservation_timeout_ns

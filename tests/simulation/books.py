@@ -232,6 +232,8 @@ class BookedAllocation:
     words: dict[str, Any]
     uuid: str = ""
     told: str = ""
+    told_ns: int = 0
+    reminded_ns: int = 0
 
     @property
     def app_id(self) -> str:

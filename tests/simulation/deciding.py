@@ -20,6 +20,7 @@ from muster_scheduler.core.outcome import (
     Fact,
     NewAllocation,
     ReleasedAllocation,
+    ReleasedAsk,
     TooSmallCluster,
     UpdatedApplication,
 )
@@ -35,7 +36,7 @@ from simulation.books import (
     must,
 )
 from simulation.event_sums import amounts_of
-from simulation.hearing import Hearing, remove_ask, unreserve
+from simulation.hearing import REMINDER_NS, Hearing, remove_ask, unreserve
 from simulation.preempting_laws import Preemptions
 
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -119,6 +120,8 @@ class Deciding:
             fact = self._facts[0]
             if isinstance(fact, TooSmallCluster):
                 self._too_small(fact)
+            elif isinstance(fact, ReleasedAllocation) and self._reminds(fact):
+                self._tally["told: again"] += 1
             elif isinstance(fact, ReleasedAllocation) and fact.termination is Termination.TIMEOUT:
                 self._timed_out(fact)
             else:
@@ -146,16 +149,28 @@ class Deciding:
         ask.told_small = True
         self._tally["told: the cluster is too small"] += 1
 
+    def _reminds(self, fact: ReleasedAllocation) -> bool:
+        """What was told to go, and was not confirmed, is told again every five minutes."""
+        held = find_held(self._hearing.books[fact.partition], fact.app_id, fact.key, fact.uuid)
+        if not held.told:
+            return False
+        termination = Termination.TIMEOUT if held.told == "timeout" else Termination.PREEMPTED_BY_SCHEDULER
+        must(fact.termination is termination, "reminder", f"{fact}: {held} was told to go: {held.told}")
+        must(self._now_ns >= held.told_ns + REMINDER_NS, "reminder", f"{fact} too soon: {held.told_ns}")
+        must(self._now_ns > held.reminded_ns, "reminder", f"{fact} twice")
+        held.reminded_ns = self._now_ns
+        return True
+
     def _timed_out(self, fact: ReleasedAllocation) -> None:
         books = self._hearing.books[fact.partition]
         held = find_held(books, fact.app_id, fact.key, fact.uuid)
-        must(not held.told, "timeout", f"{held} was told to go already")
         app = held.app
         assert app is not None
         own_ns = held.words["timeout_ms"] * 1_000_000
         own = own_ns > 0 and held.allocated_ns + own_ns <= self._now_ns
-        must(own or app.state == "Failing", "timeout", f"{held} is told that its time is up")
-        held.told = "timeout"
+        fails = app.state == "Failing" or self._is_due(app)
+        must(own or fails, "timeout", f"{held} is told that its time is up")
+        held.told, held.told_ns = "timeout", self._now_ns
         self._tally["told: time is up"] += 1
 
     # ---- states ----------------------------------------------------------------------------------------------------
@@ -172,8 +187,7 @@ class Deciding:
             must(app.state == "Completing", "state", f"{app.app_id}: {app.state} to {state}")
             must(app.deadline_ns <= self._now_ns, "state", f"{app.app_id} is Completed before its 30 s are over")
         elif state == "Failing":
-            due = app.state == "Running" and app.timeout_ms > 0 and app.deadline_ns <= self._now_ns
-            must(due, "state", f"{app.app_id} fails in {app.state}, its time is not up")
+            must(self._is_due(app), "state", f"{app.app_id} fails in {app.state}, its time is not up")
             self._tally["application: time is up"] += 1
         elif state == "Failed":
             empty = not app.asks and not app.held
@@ -184,10 +198,16 @@ class Deciding:
             raise AuditFailure("state", f"{app.app_id} becomes {state} in a cycle")
         self._hearing.set_state(books, app, state)
 
+    def _is_due(self, app: BookedApp) -> bool:
+        """It has run as long as it may: it fails, and all that is its goes before."""
+        return app.state == "Running" and app.timeout_ms > 0 and app.deadline_ns <= self._now_ns
+
     def _cancelled(self, event: Event) -> None:
+        fact = self._fact(ReleasedAsk, event)
+        must((fact.app_id, fact.key) == (event.object_id, event.reference_id), "event", f"{event} goes with {fact}")
         _, app = self._app(event.object_id)
         ask = app.asks.get(event.reference_id)
-        must(app.state == "Failing" and ask is not None, "event", f"{event} of an application in state {app.state}")
+        must(self._is_due(app) and ask is not None, "event", f"{event} of an application in state {app.state}")
         assert ask is not None
         del app.asks[ask.key]  # if a node is kept for it, that it is given up comes next
 

@@ -56,6 +56,7 @@ from simulation.books import (
 COMPLETING_NS = 30 * SECOND_NS
 SHOWN_NS = 72 * 3600 * SECOND_NS
 LINGER_NS = 10 * SECOND_NS
+REMINDER_NS = 300 * SECOND_NS
 REQUIRED_NODE = "yunikorn.apache.org/requiredNode"
 # What the RM says for the second time, and must not be told again.
 CONFIRMATIONS = (Termination.TIMEOUT, Termination.PREEMPTED_BY_SCHEDULER, Termination.PLACEHOLDER_REPLACED)
@@ -206,16 +207,17 @@ class Hearing:
 
     def _remove_node(self, books: Books, node: BookedNode) -> None:
         held = [held for app in books.apps.values() for held in app.held.values() if held.node_id == node.node_id]
-        for each in sorted(held, key=lambda each: (each.allocated_ns, each.order, each.ordinal)):
+        in_order = sorted(held, key=lambda each: (each.allocated_ns, each.order, each.ordinal))
+        for each in in_order:
             books.drop(each)
             self.expect("released", each.app_id, each.key, each.uuid, "STOPPED_BY_RM")
-            assert each.app is not None
-            self._idle(books, each.app)
         for ask in list(node.reservations):
             unreserve(ask)
         for foreign in [each for each in books.foreign.values() if each.node_id == node.node_id]:
             books.drop(foreign)
         del books.nodes[node.node_id]
+        for app in dict.fromkeys(each.app for each in in_order if each.app is not None):
+            self._idle(books, app)
 
     # ---- applications ----------------------------------------------------------------------------------------------
 
@@ -413,17 +415,22 @@ class Hearing:
             return
         if foreign:
             app = None
-        old = books.foreign.get(item.key) if app is None else app.held.get((item.key, 0))
+        old = books.foreign.get(item.key) if app is None else _reported_before(app, item)
         if old is not None:
             if old.said == item.quantities and old.node_id == item.node_id:
                 return
             books.drop(old)
             self.tally["adopted: changed"] += 1
         told = old.told if old is not None else ""  # what was told to go stays told
+        ordinal = 0
+        if old is not None:
+            ordinal = old.ordinal
+        elif app is not None:
+            ordinal = max(app.ordinals(item.key), default=-1) + 1
         held = BookedAllocation(
             app,
             item.key,
-            0,
+            ordinal,
             dict(item.quantities),
             wants,
             item.priority,
@@ -435,6 +442,8 @@ class Hearing:
             item.uuid or (old.uuid if old is not None else ""),
             told,
         )
+        if old is not None:
+            held.told_ns, held.reminded_ns = old.told_ns, old.reminded_ns
         if app is None:
             books.hold(held)
             return
@@ -447,14 +456,14 @@ class Hearing:
             self._state(books, app, "Accepted")
         if app.state in ("Accepted", "Completing"):
             self._state(books, app, "Running")
-        fact = self.expect("new", app.app_id, item.key, 0, item.node_id)
+        fact = self.expect("new", app.app_id, item.key, ordinal, item.node_id)
         assert isinstance(fact, NewAllocation)
         must(bool(fact.allocation.uuid), "answer", f"{held} has no UUID")
         must(not held.uuid or held.uuid == fact.allocation.uuid, "answer", f"{held} got another UUID than {held.uuid}")
         held.uuid = fact.allocation.uuid
         if app.state == "Failing" and not told:
             self.expect("released", app.app_id, item.key, held.uuid, "TIMEOUT")
-            held.told = "timeout"
+            held.told, held.told_ns = "timeout", self.now_ns
 
     # ---- releases --------------------------------------------------------------------------------------------------
 
@@ -501,7 +510,11 @@ class Hearing:
                     self._ask_again(books, app, each)
             self._idle(books, app)
             return
-        if item.termination is not Termination.TIMEOUT or item.ask_only:
+        # A confirmation ends what was told to go, and nothing else; where nothing was, it ends what it names.
+        told = [each for each in held if each.told]
+        confirms = item.termination in CONFIRMATIONS and bool(item.key or item.uuid) and bool(told)
+        held = told if confirms else held
+        if (item.termination is not Termination.TIMEOUT and not confirms) or item.ask_only:
             for ask in list(app.asks.values()):
                 if ask.key == item.key or (not item.key and not item.uuid):
                     remove_ask(ask)
@@ -627,6 +640,16 @@ def unreserve(ask: BookedAsk) -> None:
     if ask.reserved is not None:
         ask.reserved.reservations.remove(ask)
         ask.reserved, ask.reserved_ns = None, 0
+
+
+def _reported_before(app: BookedApp, item: AskItem) -> BookedAllocation | None:
+    """What the RM reports again: by its UUID, else by its key; another UUID is another allocation."""
+    if item.uuid:
+        for held in app.held.values():
+            if (held.key, held.uuid) == (item.key, item.uuid):
+                return held
+    first = app.held.get((item.key, 0))
+    return first if first is not None and (not item.uuid or first.uuid in ("", item.uuid)) else None
 
 
 def _in_order(app: BookedApp) -> list[BookedAllocation]:

@@ -63,7 +63,7 @@ class Preemptions:
                 self._nodes[ask] = ask.reserved
             self._by_rule(books, victim, ask, why.rule)
             ask.preempts = True
-        victim.told = "preempted"
+        victim.told, victim.told_ns = "preempted", self._now_ns
         books.count_preempting(app, victim.wants, 1)
         if why.rule == "GUARANTEE":
             self._keeps_guarantees(books, victim, self._shared(books, victim, why.queue))

@@ -16,6 +16,13 @@ from muster_scheduler.core.states import APP_TRANSITIONS, AppState
 
 # Reasons that are not there after a cycle that ran to its end, or of what the core does not do yet.
 _NO_REASONS = {ReasonCode.WAITING_FOR_TURN, ReasonCode.QUEUE_STOPPED, ReasonCode.RM_STOPPED}
+# Of gangs, which have lives of their own (gangs_tally.py).
+_NO_REASONS |= {
+    ReasonCode.GANG_ROOM,
+    ReasonCode.GANG_FORMING,
+    ReasonCode.PLACEHOLDER_LEAVING,
+    ReasonCode.PLACEHOLDER_STUCK,
+}
 # Said elsewhere than in the record of a reason, or where a search gives up (tests/unit has those).
 _NO_NOES = {PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED, PreemptionNo.TOO_YOUNG, PreemptionNo.TOO_MANY_WAYS}
 # Of gangs, and of what is rejected before it has a state.
@@ -86,6 +93,7 @@ restart: with reservations
 restart: with timed out allocations
 state: Completed to Expired
 state: Failed to Expired
+told: again
 told: the cluster is too small
 told: time is up
 """

@@ -244,7 +244,7 @@ class ResourceManager:
             worlds.GROUPS_OF.get(user, ()) if user != "not a name" else ("red",),
             tags,
             dice.choice([1_000, 20_000, 90_000]) if dice.random() < (0.3 if self._short_lived else 0.02) else 0,
-            {"vcore": 1} if dice.random() < 0.03 else None,
+            {} if dice.random() < 0.03 else None,
         )
 
     def _end(self, books: Books) -> Command:
@@ -274,6 +274,7 @@ class ResourceManager:
         amounts = dict(dice.choice(self._shapes)) if dice.random() < 0.75 else self._amounts(0, 8)
         if keys[0].startswith("shared"):  # events name no application: the amounts must tell whose it is
             amounts["vcore"] = amounts.get("vcore", 0) // 500 * 500 + int(app.app_id.partition("app")[2]) + 1
+        group = dice.choice(["", "", "driver"])
         return AskItem(
             keys[0],
             app.app_id,
@@ -282,8 +283,8 @@ class ResourceManager:
             dice.randint(2, 4) if previous and dice.random() < 0.6 else 1,
             dice.choice([0, 0, 0, 1, 5, 10, -7]),
             tags,
-            dice.choice(["", "", "driver"]),
-            dice.random() < 0.03,
+            group,
+            dice.random() < 0.03 and not group,  # (which is an ordinary ask; gangs have lives of their own)
             dice.random() < 0.1,
             policy and dice.random() < 0.8,
             self._preempting and policy and dice.random() < 0.7,

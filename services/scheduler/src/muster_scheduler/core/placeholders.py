@@ -46,28 +46,36 @@ class FreePlaceholders:
 
     def add(self, placeholder: Allocation) -> None:
         """It is free."""
-        nodes = self._nodes.setdefault(placeholder.shape, {})
-        oldest = self._oldest.setdefault(placeholder.shape, SortedList())
-        found = nodes.setdefault(placeholder.node_id, SortedList())
-        before = found[0] if found else None
-        found.add(_entry(placeholder))
-        if before is not found[0]:
-            if before is not None:
-                oldest.remove(before)
-            oldest.add(found[0])
+        shape, node_id, entry = placeholder.shape, placeholder.node_id, _entry(placeholder)
+        nodes = self._nodes.get(shape)
+        if nodes is None:
+            nodes = self._nodes[shape] = {}
+            self._oldest[shape] = SortedList()
+        found = nodes.get(node_id)
+        if found is None:
+            nodes[node_id] = SortedList((entry,))
+            self._oldest[shape].add(entry)
+            return
+        before = found[0]
+        found.add(entry)
+        if found[0] is entry:
+            self._oldest[shape].remove(before)
+            self._oldest[shape].add(entry)
 
     def discard(self, placeholder: Allocation) -> None:
         """It is free no more, if it was."""
-        if placeholder not in self:
+        shape, node_id, entry = placeholder.shape, placeholder.node_id, _entry(placeholder)
+        nodes = self._nodes.get(shape)
+        found = nodes.get(node_id) if nodes is not None else None
+        if nodes is None or found is None:
             return
-        shape, node_id = placeholder.shape, placeholder.node_id
-        nodes, oldest = self._nodes[shape], self._oldest[shape]
-        found = nodes[node_id]
-        before = found[0]
-        found.remove(_entry(placeholder))
-        if found and found[0] is before:
+        was_oldest = found[0] == entry
+        before = len(found)
+        found.discard(entry)
+        if len(found) == before or not was_oldest:
             return
-        oldest.remove(before)
+        oldest = self._oldest[shape]
+        oldest.remove(entry)
         if found:
             oldest.add(found[0])
             return

@@ -14,6 +14,7 @@ from preempting import Arena, item, told
 
 ON = PreemptionConfig(quota_enabled=True)
 DELAY_NS = 60 * 1_000_000_000
+DELAYED = "properties: {quota.preemption.delay: 60s}"
 
 
 def leaf(maximum: int | None, *, delay: str = "60s", name: str = "a", more: str = "") -> str:
@@ -416,3 +417,29 @@ def _check_cut(arena: Arena, seed: int) -> int:
             ]
             assert not all(room), f"{seed}: {held} could go too"
     return len(victims)
+
+
+def test_a_deep_tree_that_gives_nothing_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each level asks its children twice: what they could not give once they are not asked for again."""
+    nested = "{name: last}"
+    for depth in range(12):
+        nested = f"{{name: q{depth}, queues: [{nested}]}}"
+    over = f"{{name: a, resources: {{max: {{memory: 10}}}}, queues: [{nested}], {DELAYED}}}"
+    arena = Arena(root(over), preemption=ON)
+    arena.node("n", memory=100)
+    arena.app("x", "root.a." + ".".join(f"q{depth}" for depth in range(11, -1, -1)) + ".last")
+    for number in range(10):
+        arena.want("x", f"k{number}", memory=1, victim=False)
+    arena.wait(1)
+    arena.reload(root(over.replace("memory: 10", "memory: 5")))
+    visits = 0
+    looked = preemption_quota._Cut._cut_leaf
+
+    def counted(cut: preemption_quota._Cut, *arguments: object) -> None:
+        nonlocal visits
+        visits += 1
+        looked(cut, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(preemption_quota._Cut, "_cut_leaf", counted)
+    assert gone(arena) == []
+    assert visits == 1

@@ -10,6 +10,8 @@ from muster_scheduler.core.preemption_cover import Class, Items, age_of, rank_of
 from muster_scheduler.core.preemption_victims import goes_whole, may_go, whole_gang
 
 HOUR_NS = 3600 * 1_000_000_000
+# Queues looked at in one cut, each time anew: with several types the parts of a deep tree could be any number.
+VISITS_MAX = 100_000
 # By type number.
 Amount = dict[int, int]
 
@@ -55,15 +57,30 @@ class _Cut:
         self.chosen: dict[Allocation, None] = {}
         self._opted_out = opted_out
         self._freed: dict[Queue, Amount] = {}
+        # By queue, what it could not give of the amount that it was asked for last.
+        self._refused: dict[Queue, Amount] = {}
+        self._visits = 0
 
     def down(self, queue: Queue, amount: Amount) -> Amount:
         """Takes up to so much from the queue; gives what is left of the amount."""
         left = dict(amount)
-        if not any(left.values()):
+        refused = self._refused.get(queue)
+        # (Whoever could not give so much gives no part of it either. Without this, n queues in a row take 2^n visits.)
+        if not any(left.values()) or (
+            refused is not None and all(value <= refused.get(number, 0) for number, value in left.items())
+        ):
+            return left
+        self._visits += 1
+        if self._visits > VISITS_MAX:
             return left
         if queue.leaf:
             self._cut_leaf(queue, left)
-            return left
+        else:
+            self._cut_children(queue, amount, left)
+        self._refused[queue] = dict(left)
+        return left
+
+    def _cut_children(self, queue: Queue, amount: Amount, left: Amount) -> None:
         # 1. From each child its part, by how much it has above its guarantee.
         spare = {child: self._spare(child, amount) for child in queue.children.values()}
         total = {number: sum(each[number] for each in spare.values()) for number in amount}
@@ -78,7 +95,6 @@ class _Cut:
         for child in by_spare:
             own = self._spare(child, left)
             self._from_child(child, {number: min(value, own[number]) for number, value in left.items()}, left)
-        return left
 
     def _from_child(self, child: Queue, part: Amount, left: Amount) -> None:
         rest = self.down(child, part)

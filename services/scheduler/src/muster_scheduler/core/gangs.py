@@ -220,29 +220,29 @@ class Gangs:
             out.touch(app, partition.name)
             self._stir(app)  # while it runs real asks may wait for placeholders again
         if gang.phase is GangPhase.WAITING:
-            self._advance(gang, GangEvent.FIRST_PLACEHOLDER, out, now_ns)
+            self._advance(gang, GangEvent.FIRST_PLACEHOLDER, out)
         if gang.phase is GangPhase.FORMING and gang.is_complete:
-            self._advance(gang, GangEvent.ALL_PLACED, out, now_ns)
+            self._advance(gang, GangEvent.ALL_PLACED, out)
             if not gang.whole and app.state is AppState.ACCEPTED:  # the real core's way
                 partition.change_state(app, AppEvent.RUN, out, now_ns)
 
-    def real_placed(self, app: Application, out: Outcome, now_ns: int) -> None:
+    def real_placed(self, app: Application, out: Outcome) -> None:
         """A real allocation of the application was made, or reported by the RM."""
         gang = app.gang
         if gang is not None and gang.phase is not GangPhase.USED:
-            self._advance(gang, GangEvent.REAL_ALLOCATION, out, now_ns)
+            self._advance(gang, GangEvent.REAL_ALLOCATION, out)
 
-    def preempted(self, app: Application, out: Outcome, now_ns: int) -> None:
+    def preempted(self, app: Application, out: Outcome) -> None:
         """One of the application's was told to go for others. A gang that lost all it had starts again as a whole."""
         gang = app.gang
         if gang is None or not gang.whole or not app.queue.policy.gangs_preempted_whole:
             return
         forms = gang.phase in (GangPhase.FORMING, GangPhase.FORMED)
         if forms and not gang.replacing and not any(group.free for group in gang.groups.values()):
-            self._advance(gang, GangEvent.PREEMPTED, out, now_ns)
+            self._advance(gang, GangEvent.PREEMPTED, out)
             self._anew[app] = None
 
-    def _advance(self, gang: Gang, event: GangEvent, out: Outcome, now_ns: int) -> None:
+    def _advance(self, gang: Gang, event: GangEvent, out: Outcome) -> None:
         app = gang.app
         gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
         self._promise(gang)
@@ -533,7 +533,7 @@ class Gangs:
                 partition.release_ask(ask, Termination.TIMEOUT, over, Detail.REQUEST_TIMEOUT, out, now_ns)
         self.release_unused(app, over, out, now_ns)
         if gang.phase in (GangPhase.WAITING, GangPhase.FORMING) or (unused and gang.phase is GangPhase.FORMED):
-            self._advance(gang, GangEvent.TIME_OUT, out, now_ns)
+            self._advance(gang, GangEvent.TIME_OUT, out)
         waits = app.state in (AppState.NEW, AppState.ACCEPTED)
         # (It runs without a real allocation: it was Completing meanwhile; or its gang is formed, the real core's way.)
         if unused and gang.is_hard and (waits or (app.state is AppState.RUNNING and gang.whole)):

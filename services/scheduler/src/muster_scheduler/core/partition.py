@@ -972,7 +972,7 @@ class Partition:
         allocation.preempted = why
         self._add_preempting(app.queue, allocation.shape.items, 1)
         self.told(allocation, out, now_ns)
-        self.gangs.preempted(app, out, now_ns)
+        self.gangs.preempted(app, out)
         out.facts.append(released(self, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))
         out.events.append(
             Event(
@@ -1059,7 +1059,7 @@ class Partition:
 
     def started(self, app: Application, out: Outcome, now_ns: int) -> None:
         """The application has its first real allocation (or has one again)."""
-        self.gangs.real_placed(app, out, now_ns)
+        self.gangs.real_placed(app, out)
         if app.state in (AppState.NEW, AppState.RESUMING):
             self.change_state(app, AppEvent.RUN, out, now_ns)
         if app.state in (AppState.ACCEPTED, AppState.COMPLETING):

@@ -185,7 +185,6 @@ class App:
     timeout_ns: int
     style: str
     total: Vector | None
-    announced: bool
     state: str = "New"
     phase: str = ""
     deadline_ns: int = 0

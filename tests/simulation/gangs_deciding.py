@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster_scheduler.core.commands import AskItem, Command, Termination, UpdateAllocations, UpdateNodes
+from muster_scheduler.core.commands import AskItem, Command, Termination, UpdateNodes
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
@@ -60,7 +60,6 @@ class Deciding(Hearing):
 
     def begin_again(self) -> None:
         super().begin_again()
-        self._swapped: set[tuple[str, str]] = set()
         # It is a cycle that is looked at, not the answer to a command.
         self._deciding = False
         # Whose placeholders' time is up in this cycle, and what it goes to by that: "Failing", "Resuming" or "".
@@ -76,7 +75,6 @@ class Deciding(Hearing):
     # ---- facts -----------------------------------------------------------------------------------------------------
 
     def _take(self, facts: list[Fact]) -> None:
-        self._swapped = set()
         for fact in facts:
             match fact:
                 case NewAllocation():
@@ -263,15 +261,17 @@ class Deciding(Hearing):
             # (It may have been given up in this very command.)
             self.tally["replaced: on another node"] += 1
             fits = own is not None and own.schedulable and own.fits(ask.wants)
-            single = len(self._owed) == 0 and not self._swapped
-            must(not (fits and single), "swap", f"{ask} went to {node.node_id}, {held.node.node_id} had room; {kept}")
+            must(
+                not (fits and self._alone),
+                "swap",
+                f"{ask} went to {node.node_id}, {held.node.node_id} had room; {kept}",
+            )
         else:
             self.tally["replaced: on the same node"] += 1
             if held.wants != ask.wants:
                 self.tally["replaced: by a smaller one"] += 1
         if self.books.over(ask.app, ask.wants):
             self.tally["replaced: above a lowered max"] += 1
-        self._swapped.add((ask.app.app_id, ask.key))
 
     def _kept_by(self, ask: Ask) -> str:
         return next((node_id for node_id, key in self._kept.items() if key == ask.key), "")
@@ -283,8 +283,7 @@ class Deciding(Hearing):
             self.tally["replaced: not at once"] += len(owed)
             return
         held, ask = owed[0]
-        alone = not isinstance(command, UpdateAllocations) or (len(command.releases) == 1 and not command.asks)
-        if ask.app.asks.get(ask.key) is not ask or ask.open <= 0 or not alone:
+        if ask.app.asks.get(ask.key) is not ask or ask.open <= 0 or not self._alone:
             return
         self.tally["replaced: not at once"] += 1
         if isinstance(command, UpdateNodes):

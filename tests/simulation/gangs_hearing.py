@@ -69,11 +69,14 @@ class Hearing:
         self._echoes: Counter[tuple[str, str, str, Termination]] = Counter()
         self._answers: Counter[tuple[str, str]] = Counter()
         self._adopted: dict[tuple[str, str, str], tuple[int, AskItem]] = {}
+        # The command is about one thing only: what was true before it is true when that is answered.
+        self._alone = True
         # Placeholders that are gone, and the asks that they made room for.
         self._owed: list[tuple[Held, Ask]] = []
 
     def hear(self, command: Command, facts: list[Fact]) -> None:
         """One command; of the answers only a rejection's reason is looked at here."""
+        self._alone = not isinstance(command, UpdateAllocations) or len(command.releases) + len(command.asks) == 1
         match command:
             case UpdateAllocations():
                 for release in command.releases:
@@ -146,18 +149,18 @@ class Hearing:
             self._answers["rejected application", item.app_id] += 1
             return
         queue = books.queues[item.queue]
-        total = vector(item.placeholder_ask) if item.placeholder_ask else None
+        total = vector(item.placeholder_ask or {})
         timeout_ns = item.execution_timeout_ms * 1_000_000 or PLACEHOLDERS_WAIT_NS
         created = item.tags.get(CREATION_TIME)
         if created is not None and int(created) * SECOND_NS <= self.now_ns:
             timeout_ns = max(int(created) * SECOND_NS + timeout_ns - self.now_ns, 1_000_000)
-        app = App(item.app_id, queue, item.user, timeout_ns, item.gang_style, total, total is not None)
-        if total is not None:
+        app = App(item.app_id, queue, item.user, timeout_ns, item.gang_style, total if any(total) else None)
+        if app.total is not None:
             app.phase = "WAITING"
         books.apps[app.app_id] = app
         books.assign_limits(app)
         why = ""
-        if total is not None:
+        if app.total is not None:
             if queue.property("application.sort.policy", "fifo") == "fair":
                 why = "unsupported sort type fair"
             else:
@@ -288,7 +291,9 @@ class Hearing:
                     if ask.leaving:
                         self.tally["ask: cancelled while a placeholder leaves"] += 1
                     books.remove_ask(ask, "lost")
-        for held in told if confirms else found:
+        ended = told if confirms else found
+        self._alone = self._alone and len(ended) <= 1
+        for held in ended:
             self._end(held, item)
 
     def _end(self, held: Held, item: ReleaseItem) -> None:

@@ -182,7 +182,14 @@ def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _stuck_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Who could take a placeholder's place, and fitted nowhere, does not look again."""
-    patch.setattr(Gangs, "look_again", lambda self: None)
+    whole = Gangs._review
+
+    def forgetful(self: Gangs, gang: Gang, names: dict[str, None] | None, out: Outcome) -> None:
+        stuck = {group.task_group for group in gang.stuck}
+        known = gang.reals if names is None else names
+        whole(self, gang, dict.fromkeys(name for name in known if name not in stuck), out)
+
+    patch.setattr(Gangs, "_review", forgetful)
 
 
 def _gang_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -235,7 +242,7 @@ def _record_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _phase_stays(patch: pytest.MonkeyPatch) -> None:
     """A real allocation leaves its gang as it was."""
-    patch.setattr(Gangs, "real_placed", lambda self, app, out, now_ns: None)
+    patch.setattr(Gangs, "real_placed", lambda self, app, out: None)
 
 
 def _told_twice(patch: pytest.MonkeyPatch) -> None:

@@ -259,6 +259,10 @@ class Door:
 
     async def _through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection(*self._target)
+        if self._server is None or not self._server.is_serving():  # it was closed meanwhile
+            writer.transport.abort()
+            there_writer.transport.abort()
+            return
         self._writers |= {writer, there_writer}
         await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
 

@@ -86,3 +86,27 @@ def test_what_has_not_begun_is_neither_alive_nor_stopped() -> None:
     assert not life.alive
     assert not life.begin_stop()
     assert not life.stopping
+
+
+async def test_a_cancellation_that_is_swallowed_is_said_again() -> None:
+    life = Life("tested")
+    life.begin()
+    swallowed = 0
+
+    async def deaf_once() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if swallowed:
+                    raise
+                swallowed += 1
+
+    task = life.watch(deaf_once(), "deaf once")
+    await asyncio.sleep(0)
+    life.begin_stop()
+    async with asyncio.timeout(20):
+        await life.cancel_tasks()
+    assert swallowed == 1
+    assert task.cancelled()

@@ -10,6 +10,9 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
+# A task that ends as it should takes milliseconds.
+_CANCEL_AGAIN_S = 1.0
+
 
 class Life:
     """A service's life: begun, then ended by its owner or by what fails within it.
@@ -59,10 +62,16 @@ class Life:
         return True
 
     async def cancel_tasks(self) -> None:
-        """Ends what is watched; returns when all of it has ended."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Ends what is watched; returns when all of it has ended.
+
+        A library may swallow a cancellation (a connection that is refused at that very moment): it is said again.
+        """
+        left = set(self._tasks)
+        while left:
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # so that their errors are seen
 
     def end(self) -> None:
         """Last of all: whoever waits returns."""

@@ -12,6 +12,7 @@ import pytest
 from integration.gateway_rig import PATIENCE_S, Rig, an_ask, asks, crash, eventually, rig
 from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings, make_log
+from muster_gateway.errors import Superseded
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2
@@ -399,6 +400,29 @@ async def test_a_rebuilt_session_store_knows_the_rm_and_where_it_registered(worl
     fresh = await world.gateway(sessions=MemorySessions(world.clock))
     assert await world.channel(fresh).open(ALLOCATION, "rm").take(2) == [6, 7]
     assert await world.channel(fresh).open(ALLOCATION, "rm", resume_after=6).take(1) == [7]
+
+
+async def test_an_rm_that_shuts_down_is_not_told_that_its_seat_is_taken(
+    world: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seats are given up before its streams end: who stores positions in between must not end them otherwise."""
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await stream.take(1)
+    (open_stream,) = gateway._table.all()
+    life = open_stream._parts.life
+    shut_down = life.shut_down
+
+    async def and_then_others_notice(rm_id: str) -> None:
+        await shut_down(rm_id)
+        open_stream.end(Superseded("noticed in between"))
+
+    monkeypatch.setattr(life, "shut_down", and_then_others_notice)
+    leaving = channel.open(NODE, "rm", muster_shutdown="true")
+    assert (await leaving.status())[0] is Code.OK
+    assert (await stream.status())[0] is Code.OK
 
 
 async def test_an_rm_that_shuts_down_is_stopped_and_its_streams_end_well(world: Rig) -> None:

@@ -136,6 +136,8 @@ class RmStream:
         self._tail: ResponseTail | None = None
         self._said_open = False
         self._error: GatewayError | None = None
+        # Its RM is about to leave: whoever notices first that the seat is gone, this is why it ends.
+        self._leaving: GatewayError | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
@@ -169,7 +171,7 @@ class RmStream:
     def end(self, error: GatewayError) -> None:
         """Ends the stream; the first reason counts."""
         if self._error is None:
-            self._error = error
+            self._error = self._leaving or error
         self._ended.set()
         self._wake.set()
         self._room.set()
@@ -290,7 +292,15 @@ class RmStream:
 
     async def _shut_down(self) -> GatewayError:
         leaving = RmShutDown("the RM shut down")
-        await self._parts.life.shut_down(self.rm_id)
+        streams = self._parts.table.of_rm(self.rm_id)
+        for stream in streams:
+            stream._leaving = leaving
+        try:
+            await self._parts.life.shut_down(self.rm_id)
+        except GatewayError:
+            for stream in streams:
+                stream._leaving = None
+            raise
         for stream in self._parts.table.of_rm(self.rm_id):
             stream.end(leaving)
         return leaving

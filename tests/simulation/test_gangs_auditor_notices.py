@@ -83,7 +83,7 @@ def _start_without_room(patch: pytest.MonkeyPatch) -> None:
 
 def _promises_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A gang starts whatever was promised to others."""
-    patch.setattr(gangs, "move_promise", lambda ledger, before, wanted: None)
+    patch.setattr(Gangs, "_set_promise", lambda self, gang, wanted: setattr(gang, "promised", wanted))
 
 
 def _promises_kept(patch: pytest.MonkeyPatch) -> None:

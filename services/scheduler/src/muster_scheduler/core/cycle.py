@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core.objects import (
@@ -46,9 +47,8 @@ class Cycle:
             partition.measure_fair_max()
         # 2. Who waits for what has gained is tried again.
         if self._waiting.nodes_gained:
-            self._gangs.look_again()
-        if self._gangs.waiting:
-            self._gangs.settle(out)
+            gangs.look_again()
+        gangs.settle(out)
         self._waiting.wake()
         made = self._place_reserved(out, now_ns, budget)
         root = partition.root
@@ -68,17 +68,13 @@ class Cycle:
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
             # 5. A placeholder of its gang makes room for it (no limit is asked: it was asked for the placeholder).
-            if (
-                app.gang is not None
-                and (app.counted or self.full_ledger(app) is None)
-                and gangs.give_way(ask, group, out, now_ns)
-            ):
+            if app.gang is not None and self.full_ledger(app) is None and gangs.give_way(ask, group, out, now_ns):
                 made += 1  # it is said to the RM, as an allocation is
                 continue
             # 6. Limits first, then a node; a "no" parks the group with its reason.
             if self._park_over_limit(app, group, out, now_ns):
                 continue
-            node = self._node_for(ask, group)
+            node = self.node_for(ask, group)
             if node is None:
                 self._park_without_node(group, out, now_ns)
                 continue
@@ -137,7 +133,8 @@ class Cycle:
             self._waiting.note(waitlist, self._limit_reason(*over), out, now_ns)
         return True
 
-    def _node_for(self, ask: Ask, group: AskGroup) -> Node | None:
+    def node_for(self, ask: Ask, group: AskGroup) -> Node | None:
+        """The node that the ask may have now: the one required, the one kept free for it, the best one; None: none."""
         items = group.shape.items
         if group.required_node:
             # A daemon's node takes it even while it is draining, or kept free for others than daemons.
@@ -151,7 +148,7 @@ class Cycle:
             and fits(items, reserved.available)
         ):
             return reserved
-        return self.find_node(group.shape)
+        return self._find_node(group.shape)
 
     def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
         waiting = self._waiting
@@ -161,8 +158,7 @@ class Cycle:
         else:
             waiting.park(group, waiting.no_node, self._partition.figures.reason(group.shape), out, now_ns)
 
-    def find_node(self, shape: Shape) -> Node | None:
-        """The best node with room now; None: there is none."""
+    def _find_node(self, shape: Shape) -> Node | None:
         waiting = self._waiting
         if shape in waiting.found_no_node:
             return None
@@ -286,14 +282,9 @@ class Cycle:
         return self._gangs.lacking_room(app) if gang is not None and gang.waits_for_room else None
 
     def _room_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
-        return Reason(
-            ReasonCode.GANG_ROOM,
-            ledger.path,
-            self._partition.types.names[number],
-            value,
-            ledger.allocated[number],
-            ledger.limit[number],
-            who=ledger.who,
+        return replace(
+            self._limit_reason(ledger, number, value),
+            code=ReasonCode.GANG_ROOM,
             promised=ledger.promised.get(number, 0),
             of_group=isinstance(ledger, Tracker) and ledger.group,
         )

@@ -93,6 +93,20 @@ class Gang:
         return self.app.gang_style.lower() == HARD
 
     @property
+    def still_to_take(self) -> dict[int, int]:
+        """By type number, what was announced and is not placed, while it forms as a whole: that is promised to it."""
+        if self.phase is not GangPhase.FORMING or not self.whole or self.total is None:
+            return {}
+        rest = {number: value - self.placed.get(number, 0) for number, value in self.total.items}
+        return {number: value for number, value in rest.items() if value > 0}
+
+    def oldest_pending(self, task_group: str) -> Ask | None:
+        """Of its pending placeholder asks, the first that was asked for: an order that a fold finds again."""
+        alike = (each for each in self.app.groups.values() if each.placeholder and each.task_group == task_group)
+        heads = (head for each in alike if (head := each.head()) is not None)
+        return min(heads, key=lambda ask: (ask.created_ns, ask.submission), default=None)
+
+    @property
     def held(self) -> int:
         """How many placeholders are on the books, those told to go too."""
         return sum(group.held for group in self.groups.values())
@@ -176,10 +190,7 @@ class Gang:
         return self._incomplete(own, _since_ns(group)) if self._awaits(own) else None
 
     def _incomplete(self, group: TaskGroup, since_ns: int) -> Reason:
-        rest = [each for each in self.app.groups.values() if each.placeholder and each.task_group == group.name]
-        heads = [head for each in rest if (head := each.head()) is not None]
-        # (By age: an order that a fold finds again.)
-        oldest = min(heads, key=lambda ask: (ask.created_ns, ask.submission), default=None)
+        oldest = self.oldest_pending(group.name)
         because = oldest.reason if oldest is not None else None
         return Reason(
             ReasonCode.GANG_FORMING,

@@ -175,11 +175,10 @@ class Gangs:
         """A placeholder that was free is told to go, for nothing."""
         _move(placeholder, event)
         app = placeholder.app
-        gang = app.gang if app is not None else None
-        if gang is None or app is None:
-            return
-        gang.groups[placeholder.task_group].free.discard(placeholder)
-        self._place(gang, placeholder, -1)
+        assert app is not None, f"{placeholder} is foreign"
+        assert app.gang is not None, f"{placeholder} has no gang"
+        app.gang.groups[placeholder.task_group].free.discard(placeholder)
+        self._place(app.gang, placeholder, -1)
         self._stir(app, placeholder.task_group)
 
     def count_gone(self, placeholder: Allocation, detail: Detail) -> None:
@@ -295,31 +294,30 @@ class Gangs:
         """What the gang will still take counts where it is limited."""
         if not self._partition.searching:
             return
-        wanted: dict[int, int] = {}
         app = gang.app
         live = app.state not in APP_TERMINAL and not app.gone
-        if gang.phase is GangPhase.FORMING and gang.whole and gang.total is not None and live:
-            placed = gang.placed
-            wanted = {
-                number: value - placed.get(number, 0)
-                for number, value in gang.total.items
-                if value > placed.get(number, 0)
-            }
-        before = gang.promised
+        self._set_promise(gang, gang.still_to_take if live else {})
+
+    @staticmethod
+    def _set_promise(gang: Gang, wanted: dict[int, int]) -> None:
+        before, gang.promised = gang.promised, wanted
         if wanted == before:
             return
-        gang.promised = wanted
         for ledger in gang.app.bounds:
-            move_promise(ledger, before, wanted)
+            promised = ledger.promised
+            for number in before.keys() | wanted.keys():
+                left = promised.get(number, 0) - before.get(number, 0) + wanted.get(number, 0)
+                if left:
+                    promised[number] = left
+                else:
+                    promised.pop(number, None)
 
     def withdraw(self, app: Application) -> None:
         """The application counts in its limits no more: neither does what it was promised."""
         gang = app.gang
         if gang is None:
             return
-        for ledger in app.bounds:
-            move_promise(ledger, gang.promised, {})
-        gang.promised = {}
+        self._set_promise(gang, {})
         self._partition.waiting.wake_gangs_beside(app)
 
     def promise(self, app: Application) -> None:
@@ -421,7 +419,7 @@ class Gangs:
             if not required:
                 self._cancel(own.free.first(), ask, out, now_ns)
             return not required
-        node = None if required or ask.awaits_placeholders else self._room_elsewhere(ask)
+        node = None if required or ask.awaits_placeholders else partition.cycle.node_for(ask, group)
         if node is not None:
             if ask.reserved is not node:
                 if ask.reserved is not None:
@@ -434,12 +432,6 @@ class Gangs:
         self._take_out(group, out)
         partition.claims.stuck(group, now_ns)
         return True
-
-    def _room_elsewhere(self, ask: Ask) -> Node | None:
-        kept = ask.reserved
-        if kept is not None and kept.schedulable and fits(ask.shape.items, kept.available):
-            return kept
-        return self._partition.cycle.find_node(ask.shape)
 
     @staticmethod
     def _takes(node: Node, ask: Ask, leaving: Allocation) -> bool:
@@ -530,7 +522,7 @@ class Gangs:
         over = f"the placeholders' time-out of {timeout_ns(app) // 1_000_000} ms is over"
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
             if ask.demand.placeholder:
-                partition.release_ask(ask, Termination.TIMEOUT, over, Detail.REQUEST_TIMEOUT, out, now_ns)
+                partition.time_out_ask(ask, over, Detail.REQUEST_TIMEOUT, out, now_ns)
         self.release_unused(app, over, out, now_ns)
         if gang.phase in (GangPhase.WAITING, GangPhase.FORMING) or (unused and gang.phase is GangPhase.FORMED):
             self._advance(gang, GangEvent.TIME_OUT, out)
@@ -574,17 +566,6 @@ def _suits(ask: Ask, placeholder: Allocation) -> bool:
         and ask.demand.task_group == placeholder.task_group
         and covers(placeholder.shape, ask.shape)
     )
-
-
-def move_promise(ledger: Ledger, before: dict[int, int], wanted: dict[int, int]) -> None:
-    """Counts another promise in a limit."""
-    promised = ledger.promised
-    for number in before.keys() | wanted.keys():
-        left = promised.get(number, 0) - before.get(number, 0) + wanted.get(number, 0)
-        if left:
-            promised[number] = left
-        else:
-            promised.pop(number, None)
 
 
 def released(partition: Partition, held: Allocation, termination: Termination, message: str) -> ReleasedAllocation:

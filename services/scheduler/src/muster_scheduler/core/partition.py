@@ -549,7 +549,7 @@ class Partition:
         """Ends an application: its asks go, its allocations are told to; when all are gone it is Failed."""
         # (In this order: an RM that works off what it is told has ended everything before it hears of the end.)
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
-            self.release_ask(ask, Termination.TIMEOUT, message, Detail.REQUEST_CANCEL, out, now_ns)
+            self.time_out_ask(ask, message, Detail.REQUEST_CANCEL, out, now_ns)
         for allocation in in_order(app.allocations.values()):
             self.time_out(allocation, message, out, now_ns)
         self.change_state(app, AppEvent.FAIL, out, now_ns, message)
@@ -682,12 +682,20 @@ class Partition:
 
     # ---- asks ------------------------------------------------------------------------------------------------------
 
-    def add_ask(self, ask: Ask) -> None:
-        """Takes an ask into its group; the group is tried at the next cycle unless it is parked already."""
+    def add_ask(self, ask: Ask, out: Outcome) -> None:
+        """Takes an ask in; its group is tried at the next cycle unless it is parked already."""
         app, demand = ask.app, ask.demand
+        if app.gang is not None:
+            self.gangs.keep_heir(ask, out)
         app.asks[demand.key] = ask
         self.add_pending(app, demand.shape.items, ask.pending)
         self.index.seen(demand.shape, ask.pending)
+        out.touch(ask, self.name)
+        if demand.created_ns < app.submitted_ns:
+            app.submitted_ns = demand.created_ns
+            self.waiting.rekey(app)
+            self.waiting.refresh_app(app)
+            out.touch(app, self.name)
         if demand.placeholder:
             self.gangs.pend(ask, ask.pending)
         # (Else placeholders are leaving for an earlier ask with its key, which makes room for it.)
@@ -696,14 +704,9 @@ class Partition:
 
     def enter_group(self, ask: Ask) -> None:
         """The ask is to be tried: ready, or parked with those that are alike."""
-        app = ask.app
+        app, demand = ask.app, ask.demand
         group = self.group_of(ask)
         group.push(ask)
-        demand = ask.demand
-        if demand.created_ns < app.submitted_ns:
-            app.submitted_ns = demand.created_ns
-            self.waiting.rekey(app)
-            self.waiting.refresh_app(app)
         ready = group.ready_key
         if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
             return  # behind others of its group, which are tried first
@@ -759,13 +762,10 @@ class Partition:
         self.drop_ask(ask, out, now_ns)
         self.waiting.refresh_app(app)
 
-    def release_ask(
-        self, ask: Ask, termination: Termination, message: str, detail: Detail, out: Outcome, now_ns: int
-    ) -> None:
-        """Takes an ask out, and says so to the RM."""
-        out.facts.append(
-            ReleasedAsk(self.name, ask.app.app_id, ask.key, termination, message, ask.demand.previous_generation)
-        )
+    def time_out_ask(self, ask: Ask, message: str, detail: Detail, out: Outcome, now_ns: int) -> None:
+        """Takes an ask out because its time is up, and says so to the RM."""
+        previous = ask.demand.previous_generation
+        out.facts.append(ReleasedAsk(self.name, ask.app.app_id, ask.key, Termination.TIMEOUT, message, previous))
         self.remove_ask(ask, out, now_ns, detail)
 
     def drop_ask(self, ask: Ask, out: Outcome, now_ns: int) -> None:

@@ -9,7 +9,7 @@ wait for the same costs what it makes possible.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,12 +73,12 @@ class Place:
     :ivar own: what it says holds for those whom it concerns only (a user's or group's limit), not for the whole leaf.
     """
 
-    __slots__ = ("_shapes", "_table", "own")
+    __slots__ = ("_fitting", "_shapes", "own")
 
     def __init__(self, *, own: bool = False) -> None:
         self.own = own
         self._shapes: dict[Shape, dict[tuple[Queue, str], Bench]] = {}
-        self._table: _Table | None = None
+        self._fitting = _Fitting(self._shapes)
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
@@ -98,8 +98,7 @@ class Place:
         benches = self._shapes.get(shape)
         if benches is None:
             benches = self._shapes[shape] = {}
-            if self._table is not None:
-                self._table.add(shape)
+            self._fitting.added(shape)
         key = (waitlist.leaf, waitlist.required_node)
         bench = benches.get(key)
         if bench is None:
@@ -120,8 +119,7 @@ class Place:
         del benches[waitlist.leaf, waitlist.required_node]
         if not benches:
             del self._shapes[shape]
-            if self._table is not None:
-                self._table.remove(shape)
+            self._fitting.removed(shape)
 
     def benches(self, shape: Shape) -> list[Bench]:
         """Those who wait here for the shape."""
@@ -140,16 +138,8 @@ class Place:
         """The shapes that fit into one of these: what is free on each of the nodes that gained, or below the limit."""
         if len(free) > 1:
             peak = [max(column) for column in zip(*free, strict=True)]
-            return [shape for shape in self._within(peak) if _fits_one(shape, free)]
-        return list(self._within(free[0])) if free else []
-
-    def _within(self, free: Vector) -> Iterable[Shape]:
-        if len(self._shapes) < SHAPES_MANY:
-            self._table = None
-            return [shape for shape in self._shapes if fits(shape.items, free)]
-        if self._table is None:
-            self._table = _Table(self._shapes)
-        return self._table.within(free)
+            return [shape for shape in self._fitting.within(peak) if _fits_one(shape, free)]
+        return self._fitting.within(free[0]) if free else []
 
 
 def _fits_one(shape: Shape, free: Sequence[Vector]) -> bool:
@@ -159,11 +149,11 @@ def _fits_one(shape: Shape, free: Sequence[Vector]) -> bool:
 class GangLines:
     """The gangs of one leaf that wait at one ledger for room for all of them: a line for each size, in order."""
 
-    __slots__ = ("_lines", "_table")
+    __slots__ = ("_fitting", "_lines")
 
     def __init__(self) -> None:
         self._lines: dict[Shape, Any] = {}
-        self._table: _Table | None = None
+        self._fitting = _Fitting(self._lines)
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -176,8 +166,7 @@ class GangLines:
         line = self._lines.get(total)
         if line is None:
             line = self._lines[total] = SortedList()
-            if self._table is not None:
-                self._table.add(total)
+            self._fitting.added(total)
         line.add((*key, app))
 
     def remove(self, total: Shape, key: tuple[int, int, int], app: Application) -> None:
@@ -186,20 +175,42 @@ class GangLines:
         line.remove((*key, app))
         if not line:
             del self._lines[total]
-            if self._table is not None:
-                self._table.remove(total)
+            self._fitting.removed(total)
 
     def first(self, room: Vector) -> Application | None:
         """The first of all for whom there is room; None: there is for nobody."""
-        if len(self._lines) < SHAPES_MANY:
-            self._table = None
-            fitting = [total for total in self._lines if fits(total.items, room)]
-        else:
-            if self._table is None:
-                self._table = _Table(self._lines)
-            fitting = self._table.within(room)
-        best = min((self._lines[total][0] for total in fitting), default=None)
+        best = min((self._lines[total][0] for total in self._fitting.within(room)), default=None)
         return None if best is None else best[-1]
+
+
+class _Fitting:
+    """Which of the shapes that a mapping has fit: one by one while they are few, in a matrix once they are many.
+
+    Its owner says what was added to the mapping, and removed.
+    """
+
+    __slots__ = ("_shapes", "_table")
+
+    def __init__(self, shapes: Mapping[Shape, Any]) -> None:
+        self._shapes = shapes
+        self._table: _Table | None = None
+
+    def added(self, shape: Shape) -> None:
+        if self._table is not None:
+            self._table.add(shape)
+
+    def removed(self, shape: Shape) -> None:
+        if self._table is not None:
+            self._table.remove(shape)
+
+    def within(self, free: Vector) -> list[Shape]:
+        """Those that fit into so much."""
+        if len(self._shapes) < SHAPES_MANY:
+            self._table = None
+            return [shape for shape in self._shapes if fits(shape.items, free)]
+        if self._table is None:
+            self._table = _Table(self._shapes)
+        return self._table.within(free)
 
 
 class _Table:

@@ -488,22 +488,15 @@ class SchedulerCore:
                 return
             ask.published, old.published = old.published, False
             partition.pass_on(old, ask)
-            partition.gangs.keep_heir(ask, out)
             partition.remove_ask(old, out, now_ns, None)
         else:
             out.events.append(
                 Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, item.key, shape, "", now_ns)
             )
-            if app.gang is not None:
-                partition.gangs.keep_heir(ask, out)
-        submitted_ns = app.submitted_ns
         if demand.placeholder:
             partition.gangs.ask_more(demand, app, ask.pending)
             out.touch(app, partition.name)
-        partition.add_ask(ask)
-        out.touch(ask, partition.name)
-        if app.submitted_ns != submitted_ns:
-            out.touch(app, partition.name)
+        partition.add_ask(ask, out)
         if app.state in (AppState.NEW, AppState.COMPLETING):
             partition.change_state(app, AppEvent.RUN, out, now_ns)
 
@@ -629,18 +622,13 @@ class SchedulerCore:
         ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
         if old is not None:
             ask.published, old.published = old.published, False
-            partition.gangs.keep_heir(ask, out)
             partition.remove_ask(old, out, now_ns, None)
         if demand.placeholder:
             partition.gangs.not_lost(demand, app, ask.pending)
         out.events.append(
             Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, held.key, held.shape, message, now_ns)
         )
-        submitted_ns = app.submitted_ns
-        partition.add_ask(ask)
-        out.touch(ask, partition.name)
-        if app.submitted_ns != submitted_ns:  # what was reported as older than all asks is an ask now
-            out.touch(app, partition.name)
+        partition.add_ask(ask, out)
 
     def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
         foreign = partition.foreign.get(item.key)

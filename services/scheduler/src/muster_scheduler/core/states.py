@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
+
+_State = TypeVar("_State", bound=StrEnum)
+_Event = TypeVar("_Event", bound=StrEnum)
 
 
 class AppState(StrEnum):
@@ -202,31 +207,32 @@ class InvalidTransition(Exception):
 
 def next_app_state(what: str, state: AppState, event: AppEvent, story: tuple[tuple[int, str], ...]) -> AppState:
     """The state that the event leads to. Raises InvalidTransition."""
-    target = APP_TRANSITIONS.get((state, event))
-    if target is None:
-        raise InvalidTransition(what, state, event, story)
-    return target
+    return _next(APP_TRANSITIONS, what, state, event, story)
 
 
 def next_gang_phase(what: str, phase: GangPhase, event: GangEvent) -> GangPhase:
     """The phase that the event leads a gang to. Raises InvalidTransition."""
-    target = GANG_TRANSITIONS.get((phase, event))
-    if target is None:
-        raise InvalidTransition(what, phase, event, ())
-    return target
+    return _next(GANG_TRANSITIONS, what, phase, event)
 
 
 def next_placeholder_state(what: str, state: PlaceholderState, event: PlaceholderEvent) -> PlaceholderState:
     """The state that the event leads a placeholder to. Raises InvalidTransition."""
-    target = PLACEHOLDER_TRANSITIONS.get((state, event))
-    if target is None:
-        raise InvalidTransition(what, state, event, ())
-    return target
+    return _next(PLACEHOLDER_TRANSITIONS, what, state, event)
 
 
 def next_queue_state(path: str, state: QueueState, event: QueueEvent) -> QueueState:
     """The state that the event leads a queue to. Raises InvalidTransition."""
-    target = QUEUE_TRANSITIONS.get((state, event))
+    return _next(QUEUE_TRANSITIONS, f"queue {path}", state, event)
+
+
+def _next(
+    table: Mapping[tuple[_State, _Event], _State],
+    what: str,
+    state: _State,
+    event: _Event,
+    story: tuple[tuple[int, str], ...] = (),
+) -> _State:
+    target = table.get((state, event))
     if target is None:
-        raise InvalidTransition(f"queue {path}", state, event, ())
+        raise InvalidTransition(what, state, event, story)
     return target

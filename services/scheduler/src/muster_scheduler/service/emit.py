@@ -135,24 +135,17 @@ class Emitter:
                         allocationKey=fact.key,
                     )
                     size += released.ByteSize()
-                case ReleasedAsk() if fact.previous_generation:
-                    dropped = allocations.releasedAsks.add(
+                case ReleasedAsk():
+                    # (The current generation knows one kind of release.)
+                    asks = allocations.releasedAsks if fact.previous_generation else allocations.released
+                    dropped = asks.add(
                         partitionName=fact.partition,
                         applicationID=fact.app_id,
-                        allocationKey=fact.key,
                         terminationType=int(fact.termination),
                         message=fact.message[:MESSAGE_CHARACTERS_MAX],
+                        allocationKey=fact.key,
                     )
                     size += dropped.ByteSize()
-                case ReleasedAsk():  # the current generation knows one kind of release
-                    withdrawn = allocations.released.add(
-                        partitionName=fact.partition,
-                        applicationID=fact.app_id,
-                        terminationType=int(fact.termination),
-                        message=fact.message[:MESSAGE_CHARACTERS_MAX],
-                        allocationKey=fact.key,
-                    )
-                    size += withdrawn.ByteSize()
                 case RejectedAsk():
                     rejected = allocations.rejected if fact.previous_generation else allocations.rejectedAllocations
                     rejected.add(allocationKey=fact.key, applicationID=fact.app_id, reason=fact.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from muster_scheduler.core.gang import HARD, Gang, TaskGroup, timeout_ns
+from muster_scheduler.core.gang import Gang, TaskGroup, timeout_ns
 from muster_scheduler.core.objects import Allocation, Application, Ask, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode
@@ -79,14 +79,14 @@ def of_application(partition: Partition, app: Application, reason_of: Callable[[
     if gang is None:
         return None
     names = partition.types.names
-    groups = [_task_group(app, group, reason_of) for group in gang.groups.values()]
+    groups = [_task_group(gang, group, reason_of) for group in gang.groups.values()]
     return GangDao(
         phase=gang.phase.value,
-        style="Hard" if app.gang_style.lower() == HARD else "Soft",
+        style="Hard" if gang.is_hard else "Soft",
         start="whole" if gang.whole else "incremental",
         asked=dict(gang.total.quantities) if gang.total is not None else {},
         placed={names[number]: saturated(value) for number, value in sorted(gang.placed.items()) if value},
-        promised={names[number]: saturated(value) for number, value in promised(gang).items()},
+        promised={names[number]: saturated(value) for number, value in gang.still_to_take.items()},
         timeout=timeout_ns(app),
         deadline=gang.deadline_ns,
         task_groups=groups,
@@ -94,8 +94,8 @@ def of_application(partition: Partition, app: Application, reason_of: Callable[[
     )
 
 
-def _task_group(app: Application, group: TaskGroup, reason_of: Callable[[Ask], Reason]) -> TaskGroupDao:
-    pending = _pending_placeholder(app, group.name) if group.pending else None
+def _task_group(gang: Gang, group: TaskGroup, reason_of: Callable[[Ask], Reason]) -> TaskGroupDao:
+    pending = gang.oldest_pending(group.name) if group.pending else None
     return TaskGroupDao(
         task_group=group.name,
         resource=group.shape.quantities,
@@ -108,13 +108,6 @@ def _task_group(app: Application, group: TaskGroup, reason_of: Callable[[Ask], R
         lost=group.lost,
         because=why(reason_of(pending)) if pending is not None else None,
     )
-
-
-def _pending_placeholder(app: Application, task_group: str) -> Ask | None:
-    """The first that was asked for."""
-    alike = (group for group in app.groups.values() if group.placeholder and group.task_group == task_group)
-    heads = (head for group in alike if (head := group.head()) is not None)
-    return min(heads, key=lambda wanted: (wanted.created_ns, wanted.submission), default=None)
 
 
 def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
@@ -169,22 +162,14 @@ def _since_ns(held: Allocation) -> int:
 # ---- of a queue ------------------------------------------------------------------------------------------------------
 
 
-def promised(gang: Gang) -> dict[int, int]:
-    """By type number, what a gang that has started as a whole will still take.
-
-    (The scheduler keeps the same in its ledgers, for its decisions; it is not in the records.)
-    """
-    if gang.phase is not GangPhase.FORMING or not gang.whole or gang.total is None:
-        return {}
-    rest = {number: value - gang.placed.get(number, 0) for number, value in gang.total.items}
-    return {number: value for number, value in rest.items() if value > 0}
-
-
 def promised_in(partition: Partition, queue: Queue) -> Quantities:
-    """The sum of that over the applications in a queue and below."""
+    """What gangs in a queue and below have started with and will still take.
+
+    (The scheduler keeps the sum in its ledgers, for its decisions; it is not in the records.)
+    """
     total: dict[int, int] = {}
     for app in _applications(queue):
-        for number, value in promised(app.gang).items() if app.gang is not None else ():
+        for number, value in app.gang.still_to_take.items() if app.gang is not None else ():
             total[number] = total.get(number, 0) + value
     return {partition.types.names[number]: saturated(value) for number, value in sorted(total.items())}
 

@@ -337,6 +337,12 @@ class Rm:
             self.runs.pop(name, None)
         await self.client.send_releases([confirmation(self._told.pop(name)) for name in names])
 
+    async def swaps(self, placeholder: str, real: str) -> None:
+        """Waits until the placeholder is to make room, confirms that it is gone, waits for who takes its place."""
+        await self.hears("released", placeholder, "PLACEHOLDER_REPLACED")
+        await self.confirm(placeholder)
+        await self.hears("new", real)
+
     async def ends(self, *names: str) -> None:
         """Ends allocations by its own will."""
         ended = [self.runs[name] for name in names]

@@ -194,9 +194,7 @@ async def test_003_scheduler_logic_placeholders_count_in_full_and_keep_the_appli
         assert second["waiting"]["reason"] == "QUEUE_MAX_APPLICATIONS"
         # Room for the last one: the gang is formed, and the real ask gets the place of the first.
         await rm.nodes(n2=1_000)
-        await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-        await rm.confirm(names[0])
-        await rm.hears("new", wanted)
+        await rm.swaps(names[0], wanted)
         assert states(await rm.app("x", lambda said: said["applicationState"] == "Running")) == [
             "New", "Accepted", "Running",
         ]  # fmt: skip
@@ -325,9 +323,7 @@ async def test_003_replacement_a_smaller_ask_gives_the_rest_back(muster: Muster)
         await rm.nodes(n1=2_000)
         names = await formed(rm, "x", "root.free", 2)
         await rm.real("x", "small", 250)
-        await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-        await rm.confirm(names[0])
-        await rm.hears("new", "small")
+        await rm.swaps(names[0], "small")
         assert (await rm.app("x", lambda said: said["applicationState"] == "Running"))["usedResource"] == {
             "vcore": 1_250
         }
@@ -480,9 +476,7 @@ async def test_003_a_placeholder_that_ends_though_nobody_told_it_to_is_gone(must
             (members,) = found["gang"]["taskGroups"]
             assert (members["asked"], members["held"], members["lost"]) == (2, 1, 1)
             wanted = await rm.real(app, f"real-{how}", 1_000, group)
-            await rm.hears("released", second, "PLACEHOLDER_REPLACED")
-            await rm.confirm(second)
-            await rm.hears("new", wanted)
+            await rm.swaps(second, wanted)
         assert (await rm.get("/ws/v1/scheduler/healthcheck"))["Healthy"]
 
 
@@ -557,9 +551,7 @@ async def test_003_cleanup_with_real_allocations_only_unused_placeholders_go(mus
         await rm.nodes(n1=3_000)
         names = await formed(rm, "x", "root.free", 3, style="Hard")
         wanted = await rm.real("x", "w", 1_000)
-        await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-        await rm.confirm(names[0])
-        await rm.hears("new", wanted)
+        await rm.swaps(names[0], wanted)
         muster.clock.forward(DEFAULT_TIMEOUT_S + 1)
         for name in names[1:]:
             await rm.hears("released", name, "TIMEOUT")
@@ -591,9 +583,7 @@ async def test_003_completion_leftover_placeholders_go_and_the_id_may_be_used_ag
         await rm.nodes(n1=2_000)
         names = await formed(rm, "x", "root.free", 2)
         await rm.real("x", "w", 1_000)
-        await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-        await rm.confirm(names[0])
-        await rm.hears("new", "w")
+        await rm.swaps(names[0], "w")
         await rm.ends("w")
         await rm.hears("application", "x", "Completing")
         await rm.barrier()
@@ -616,15 +606,11 @@ async def test_003_completion_a_new_ask_takes_a_leftover_placeholder_while_compl
         await rm.nodes(n1=2_000)
         names = await formed(rm, "x", "root.free", 2)
         await rm.real("x", "w", 1_000)
-        await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-        await rm.confirm(names[0])
-        await rm.hears("new", "w")
+        await rm.swaps(names[0], "w")
         await rm.ends("w")
         await rm.hears("application", "x", "Completing")
         await rm.real("x", "late", 1_000)
-        await rm.hears("released", names[1], "PLACEHOLDER_REPLACED")
-        await rm.confirm(names[1])
-        await rm.hears("new", "late")
+        await rm.swaps(names[1], "late")
         assert states(await rm.app("x", lambda said: said["applicationState"] == "Running"))[-2:] == [
             "Completing", "Running",
         ]  # fmt: skip
@@ -657,9 +643,7 @@ async def test_003_recovery_reported_placeholders_are_placeholders_and_are_repla
         assert (found["state"], found["gang"]["taskGroups"][0]["held"]) == ("Accepted", 2)
         assert found["gang"]["deadline"] > muster.clock.now_ns(), "the clock starts at the report"
         wanted = await rm.real("x", "w", 1_000)
-        await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-        await rm.confirm(names[0])
-        await rm.hears("new", wanted)
+        await rm.swaps(names[0], wanted)
         assert rm.runs[wanted].UUID not in [report.UUID for report in reports]
         app = await rm.app("x", lambda said: said["applicationState"] == "Running")
         assert app["placeholderData"] == [
@@ -676,9 +660,7 @@ async def test_003_recovery_a_replacement_outlives_kill_9_of_the_scheduler(tmp_p
             await rm.nodes(n1=3_000)
             names = await formed(rm, "x", "root.free", 3)
             first = await rm.real("x", "w0", 1_000)
-            await rm.hears("released", names[0], "PLACEHOLDER_REPLACED")
-            await rm.confirm(names[0])
-            await rm.hears("new", first)
+            await rm.swaps(names[0], first)
             second = await rm.real("x", "w1", 1_000)
             await rm.hears("released", names[1], "PLACEHOLDER_REPLACED")
             before = await rm.explains("x", lambda said: len(said["replacements"]) == 2)
@@ -747,9 +729,7 @@ async def test_003_a_users_limit_counts_placeholders_in_full(muster: Muster) -> 
         assert (found["used"], found["limit"], found["who"]) == (3_000, 3_000, "ann")
         # A placeholder's own place is none of the limit's business: it is held already.
         await rm.real("x", "w", 1_000)
-        await rm.hears("released", "workers-p0", "PLACEHOLDER_REPLACED")
-        await rm.confirm("workers-p0")
-        await rm.hears("new", "w")
+        await rm.swaps("workers-p0", "w")
 
 
 # ---- Generic flow ----------------------------------------------------------------------------------------------------

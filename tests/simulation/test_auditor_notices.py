@@ -22,6 +22,7 @@ from muster_scheduler.core.resources import Shape, fits
 from muster_scheduler.core.scheduler import SchedulerCore
 from simulation.books import AuditFailure
 from simulation.life import Life
+from simulation.noticing import must_be_noticed
 
 # (Preemption by guarantee is rare in random lives.)
 SEEDS = range(250)
@@ -285,12 +286,7 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
 def test_the_auditor_notices_broken(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     breaks, checks = BROKEN[what]
     breaks(monkeypatch)
-    noticed: list[str] = []
-    for seed in SEEDS:
-        noticed += _what_is_noticed(seed)
-        if checks & set(noticed):
-            return
-    pytest.fail(f"{len(SEEDS)} lives with {what} broken, and the auditor noticed {noticed}")
+    must_be_noticed(what, checks, SEEDS, _what_is_noticed)
 
 
 def _what_is_noticed(seed: int) -> list[str]:

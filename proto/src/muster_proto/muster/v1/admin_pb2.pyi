@@ -5,6 +5,13 @@ What an operator asks of Muster. (What a resource manager asks is si.v1.Schedule
 
 What the scheduler says to a request, yes or no, is an answer. Errors are of the call: services/gateway/README.md,
 "Statuses", and services/gateway/src/muster_gateway/errors.py.
+
+Every call:
+  INVALID_ARGUMENT: a field that is missing, too long or not one of its values; the text names it.
+  UNAVAILABLE: the log, the session store, the scheduler or the view does not answer in time, or this gateway stops.
+  Ask again: what is asked a second time changes nothing.
+Every call that names an rm_id:
+  FAILED_PRECONDITION: the RM is not registered, or stopped (reading calls answer about a stopped one).
 """
 
 from collections import abc as _abc
@@ -105,3 +112,443 @@ class ConfigurationProblem(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConfigurationProblem: _TypeAlias = ConfigurationProblem  # noqa: Y015
+
+@_typing.final
+class ListResourceManagersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    """only this one; "": all"""
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rm_id", b"rm_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResourceManagersRequest: _TypeAlias = ListResourceManagersRequest  # noqa: Y015
+
+@_typing.final
+class ListResourceManagersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCE_MANAGERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def resource_managers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceManager]: ...
+    def __init__(
+        self,
+        *,
+        resource_managers: _abc.Iterable[Global___ResourceManager] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resource_managers", b"resource_managers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResourceManagersResponse: _TypeAlias = ListResourceManagersResponse  # noqa: Y015
+
+@_typing.final
+class ResourceManager(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class BuildInfoEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ExtraConfigEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    STREAMS_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    HELD_REASON_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    POLICY_GROUP_FIELD_NUMBER: _builtins.int
+    BUILD_INFO_FIELD_NUMBER: _builtins.int
+    EXTRA_CONFIG_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REGISTERED_NS_FIELD_NUMBER: _builtins.int
+    REGISTRATIONS_FIELD_NUMBER: _builtins.int
+    INSTANCE_UUID_FIELD_NUMBER: _builtins.int
+    CALLBACKS_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    state: _builtins.str
+    """INIT, RUNNING, PAUSED (every stream is lost), STOPPED"""
+    since_ns: _builtins.int
+    """since when it is in that state"""
+    reason: _builtins.str
+    """why"""
+    held: _builtins.bool
+    """an operator paused it"""
+    held_reason: _builtins.str
+    version: _builtins.str
+    """what it registered with"""
+    policy_group: _builtins.str
+    generation: _builtins.str
+    """current, previous: in whose words it is answered"""
+    registered_ns: _builtins.int
+    registrations: _builtins.int
+    instance_uuid: _builtins.str
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stream]:
+        """that are open"""
+
+    @_builtins.property
+    def build_info(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def extra_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """values of keys that may be secret are masked"""
+
+    @_builtins.property
+    def callbacks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what its callback stream wants: predicates, events ..."""
+
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        since_ns: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        streams: _abc.Iterable[Global___Stream] | None = ...,
+        held: _builtins.bool = ...,
+        held_reason: _builtins.str = ...,
+        version: _builtins.str = ...,
+        policy_group: _builtins.str = ...,
+        build_info: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        extra_config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        generation: _builtins.str = ...,
+        registered_ns: _builtins.int = ...,
+        registrations: _builtins.int = ...,
+        instance_uuid: _builtins.str = ...,
+        callbacks: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "callbacks", b"callbacks", "extra_config", b"extra_config", "generation", b"generation", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "policy_group", b"policy_group", "reason", b"reason", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "since_ns", b"since_ns", "state", b"state", "streams", b"streams", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResourceManager: _TypeAlias = ResourceManager  # noqa: Y015
+
+@_typing.final
+class Stream(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SENT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """allocation, application, node, callback"""
+    gateway_id: _builtins.str
+    """where it is open"""
+    epoch: _builtins.int
+    """how many there were, this one included"""
+    sent_sequence: _builtins.int
+    """the last response that was sent on it"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        gateway_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        sent_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "gateway_id", b"gateway_id", "kind", b"kind", "sent_sequence", b"sent_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stream: _TypeAlias = Stream  # noqa: Y015
+
+@_typing.final
+class PauseResourceManagerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    reason: _builtins.str
+    """for people; shown in explanations"""
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "rm_id", b"rm_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseResourceManagerRequest: _TypeAlias = PauseResourceManagerRequest  # noqa: Y015
+
+@_typing.final
+class ResumeResourceManagerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rm_id", b"rm_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeResourceManagerRequest: _TypeAlias = ResumeResourceManagerRequest  # noqa: Y015
+
+@_typing.final
+class ResourceManagerAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """false: it was so already"""
+    def __init__(
+        self,
+        *,
+        changed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResourceManagerAnswer: _TypeAlias = ResourceManagerAnswer  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SCHEDULABLE_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    partition: _builtins.str
+    """"": default"""
+    node_id: _builtins.str
+    schedulable: _builtins.bool
+    """true: let allocations on it again"""
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+        partition: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        schedulable: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "partition", b"partition", "rm_id", b"rm_id", "schedulable", b"schedulable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """false: it was so already"""
+    allocations: _builtins.int
+    """that are on it"""
+    def __init__(
+        self,
+        *,
+        changed: _builtins.bool = ...,
+        allocations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class DumpStateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rm_id", b"rm_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DumpStateRequest: _TypeAlias = DumpStateRequest  # noqa: Y015
+
+@_typing.final
+class DumpStateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_FIELD_NUMBER: _builtins.int
+    json: _builtins.bytes
+    """the next piece of one UTF-8 text"""
+    def __init__(
+        self,
+        *,
+        json: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DumpStateResponse: _TypeAlias = DumpStateResponse  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RM_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ASK_FIELD_NUMBER: _builtins.int
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    PREEMPTION_FIELD_NUMBER: _builtins.int
+    rm_id: _builtins.str
+    partition: _builtins.str
+    """"": default"""
+    application_id: _builtins.str
+    queue: _builtins.str
+    """its path"""
+    node_id: _builtins.str
+    @_builtins.property
+    def ask(self) -> Global___AskId: ...
+    @_builtins.property
+    def preemption(self) -> Global___AskId:
+        """of an allocation that was, or is being, preempted"""
+
+    def __init__(
+        self,
+        *,
+        rm_id: _builtins.str = ...,
+        partition: _builtins.str = ...,
+        ask: Global___AskId | None = ...,
+        application_id: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        preemption: Global___AskId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "application_id", b"application_id", "ask", b"ask", "node_id", b"node_id", "preemption", b"preemption", "queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "application_id", b"application_id", "ask", b"ask", "node_id", b"node_id", "partition", b"partition", "preemption", b"preemption", "queue", b"queue", "rm_id", b"rm_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_about: _TypeAlias = _typing.Literal["ask", "application_id", "queue", "node_id", "preemption"]  # noqa: Y015
+    _WhichOneofArgType_about: _TypeAlias = _typing.Literal["about", b"about"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_about) -> _WhichOneofReturnType_about | None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class AskId(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    ALLOCATION_KEY_FIELD_NUMBER: _builtins.int
+    application_id: _builtins.str
+    allocation_key: _builtins.str
+    def __init__(
+        self,
+        *,
+        application_id: _builtins.str = ...,
+        allocation_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_key", b"allocation_key", "application_id", b"application_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskId: _TypeAlias = AskId  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_FIELD_NUMBER: _builtins.int
+    SENTENCES_FIELD_NUMBER: _builtins.int
+    json: _builtins.bytes
+    """as the REST endpoint under /ws/v1/explain gives it (docs/explain.md)"""
+    @_builtins.property
+    def sentences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the same for people"""
+
+    def __init__(
+        self,
+        *,
+        json: _builtins.bytes = ...,
+        sentences: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "sentences", b"sentences"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015

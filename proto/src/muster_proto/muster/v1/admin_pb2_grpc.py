@@ -40,6 +40,41 @@ class AdminStub:
                 request_serializer=muster__proto_dot_si_dot_v1_dot_si__pb2.UpdateConfigurationRequest.SerializeToString,
                 response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.UpdateConfigurationResponse.FromString,
                 _registered_method=True)
+        self.ValidateConfiguration = channel.unary_unary(
+                '/muster.v1.Admin/ValidateConfiguration',
+                request_serializer=muster__proto_dot_si_dot_v1_dot_si__pb2.UpdateConfigurationRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.UpdateConfigurationResponse.FromString,
+                _registered_method=True)
+        self.ListResourceManagers = channel.unary_unary(
+                '/muster.v1.Admin/ListResourceManagers',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ListResourceManagersRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ListResourceManagersResponse.FromString,
+                _registered_method=True)
+        self.PauseResourceManager = channel.unary_unary(
+                '/muster.v1.Admin/PauseResourceManager',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.PauseResourceManagerRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.FromString,
+                _registered_method=True)
+        self.ResumeResourceManager = channel.unary_unary(
+                '/muster.v1.Admin/ResumeResourceManager',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResumeResourceManagerRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/muster.v1.Admin/DrainNode',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.DumpState = channel.unary_stream(
+                '/muster.v1.Admin/DumpState',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DumpStateRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DumpStateResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/muster.v1.Admin/Explain',
+                request_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -48,11 +83,59 @@ class AdminServicer:
     def UpdateConfiguration(self, request, context):
         """Gives an RM that is registered another queue configuration while it runs: whole, or not at all.
         Streams and sessions stay; what was decided before stays; followers take the new configuration in the same place.
-        INVALID_ARGUMENT: no rmID, or a bad one; texts over the gateway's limits.
-        FAILED_PRECONDITION: the RM is not registered, or stopped.
         RESOURCE_EXHAUSTED: larger than a record of the log, or too many of these wait already.
-        UNAVAILABLE: the log, the session store or the scheduler does not answer in time, or this gateway stops. Ask again:
-        the same configuration a second time changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ValidateConfiguration(self, request, context):
+        """What UpdateConfiguration would answer, and change nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListResourceManagers(self, request, context):
+        """The RMs that the session store knows: their lives, their streams, and what they registered with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseResourceManager(self, request, context):
+        """Nothing more is decided for the RM until it is resumed; what it says is taken, what runs goes on running.
+        To pause what is paused, or resume what is not, changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeResourceManager(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Lets no more allocations on a node, or lets them again. What runs there stays.
+        NOT_FOUND: the partition or the node is not there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DumpState(self, request, context):
+        """Everything that is known of an RM, as JSON in pieces: to be put together in their order.
+        NOT_FOUND: the RM is not known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Why something is as it is.
+        NOT_FOUND: there is no such ask, application, queue or node (any more).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,6 +148,41 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.UpdateConfiguration,
                     request_deserializer=muster__proto_dot_si_dot_v1_dot_si__pb2.UpdateConfigurationRequest.FromString,
                     response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.UpdateConfigurationResponse.SerializeToString,
+            ),
+            'ValidateConfiguration': grpc.unary_unary_rpc_method_handler(
+                    servicer.ValidateConfiguration,
+                    request_deserializer=muster__proto_dot_si_dot_v1_dot_si__pb2.UpdateConfigurationRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.UpdateConfigurationResponse.SerializeToString,
+            ),
+            'ListResourceManagers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListResourceManagers,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ListResourceManagersRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ListResourceManagersResponse.SerializeToString,
+            ),
+            'PauseResourceManager': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseResourceManager,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.PauseResourceManagerRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.SerializeToString,
+            ),
+            'ResumeResourceManager': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeResourceManager,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResumeResourceManagerRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'DumpState': grpc.unary_stream_rpc_method_handler(
+                    servicer.DumpState,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DumpStateRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.DumpStateResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ExplainRequest.FromString,
+                    response_serializer=muster__proto_dot_muster_dot_v1_dot_admin__pb2.ExplainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -94,6 +212,195 @@ class Admin:
             '/muster.v1.Admin/UpdateConfiguration',
             muster__proto_dot_si_dot_v1_dot_si__pb2.UpdateConfigurationRequest.SerializeToString,
             muster__proto_dot_muster_dot_v1_dot_admin__pb2.UpdateConfigurationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ValidateConfiguration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/ValidateConfiguration',
+            muster__proto_dot_si_dot_v1_dot_si__pb2.UpdateConfigurationRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.UpdateConfigurationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListResourceManagers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/ListResourceManagers',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ListResourceManagersRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ListResourceManagersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseResourceManager(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/PauseResourceManager',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.PauseResourceManagerRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeResourceManager(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/ResumeResourceManager',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResumeResourceManagerRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ResourceManagerAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/DrainNode',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DumpState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/muster.v1.Admin/DumpState',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.DumpStateRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.DumpStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.Admin/Explain',
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+            muster__proto_dot_muster_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,27 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)muster_proto/muster/bus/v1/envelope.proto\x12\rmuster.bus.v1\"\x80\x02\n\x0fRequestEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x64mitted_ns\x18\x03 \x01(\x03\x12\x12\n\ngateway_id\x18\x04 \x01(\t\x12\x12\n\x08register\x18\n \x01(\x0cH\x00\x12\x14\n\nallocation\x18\x0b \x01(\x0cH\x00\x12\x15\n\x0b\x61pplication\x18\x0c \x01(\x0cH\x00\x12\x0e\n\x04node\x18\r \x01(\x0cH\x00\x12/\n\tlifecycle\x18\x0e \x01(\x0b\x32\x1a.muster.bus.v1.RmLifecycleH\x00\x12\x17\n\rconfiguration\x18\x0f \x01(\x0cH\x00\x42\x06\n\x04\x62ody\"\x94\x01\n\x0bRmLifecycle\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .muster.bus.v1.RmLifecycle.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04INIT\x10\x01\x12\x0b\n\x07RUNNING\x10\x02\x12\n\n\x06PAUSED\x10\x03\x12\x0b\n\x07STOPPED\x10\x04\"\xa9\x01\n\x10ResponseEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12)\n\x06stream\x18\x03 \x01(\x0e\x32\x19.muster.bus.v1.StreamKind\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12\x37\n\x0cregistration\x18\x05 \x01(\x0b\x32!.muster.bus.v1.RegistrationResult\"{\n\x12RegistrationResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12.\n\x08problems\x18\x03 \x03(\x0b\x32\x1c.muster.bus.v1.ConfigProblem\x12\x0f\n\x07\x63hanges\x18\x04 \x03(\t\"\xa9\x01\n\rConfigProblem\x12\x37\n\x08severity\x18\x01 \x01(\x0e\x32%.muster.bus.v1.ConfigProblem.Severity\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\"\"\n\x08Severity\x12\t\n\x05\x45RROR\x10\x00\x12\x0b\n\x07WARNING\x10\x01*`\n\nStreamKind\x12\x12\n\x0eSTREAM_UNKNOWN\x10\x00\x12\x15\n\x11STREAM_ALLOCATION\x10\x01\x12\x16\n\x12STREAM_APPLICATION\x10\x02\x12\x0f\n\x0bSTREAM_NODE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)muster_proto/muster/bus/v1/envelope.proto\x12\rmuster.bus.v1\"\x84\x03\n\x0fRequestEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x64mitted_ns\x18\x03 \x01(\x03\x12\x12\n\ngateway_id\x18\x04 \x01(\t\x12\x12\n\x08register\x18\n \x01(\x0cH\x00\x12\x14\n\nallocation\x18\x0b \x01(\x0cH\x00\x12\x15\n\x0b\x61pplication\x18\x0c \x01(\x0cH\x00\x12\x0e\n\x04node\x18\r \x01(\x0cH\x00\x12/\n\tlifecycle\x18\x0e \x01(\x0b\x32\x1a.muster.bus.v1.RmLifecycleH\x00\x12\x17\n\rconfiguration\x18\x0f \x01(\x0cH\x00\x12\x1a\n\x10\x63\x61llback_answers\x18\x10 \x01(\x0cH\x00\x12\x38\n\x0f\x63\x61llback_stream\x18\x11 \x01(\x0b\x32\x1d.muster.bus.v1.CallbackStreamH\x00\x12,\n\x05\x61\x64min\x18\x12 \x01(\x0b\x32\x1b.muster.bus.v1.AdminCommandH\x00\x42\x06\n\x04\x62ody\"\xa4\x01\n\x0e\x43\x61llbackStream\x12\x11\n\tconnected\x18\x01 \x01(\x08\x12\x12\n\npredicates\x18\x02 \x01(\x08\x12\x1d\n\x15preemption_predicates\x18\x03 \x01(\x08\x12\x19\n\x11scheduling_states\x18\x04 \x01(\x08\x12\x12\n\nstate_dump\x18\x05 \x01(\x08\x12\x0e\n\x06\x65vents\x18\x06 \x01(\x08\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\xec\x01\n\x0c\x41\x64minCommand\x12\x0f\n\x05pause\x18\x01 \x01(\tH\x00\x12\x10\n\x06resume\x18\x02 \x01(\x08H\x00\x12;\n\ndrain_node\x18\x03 \x01(\x0b\x32%.muster.bus.v1.AdminCommand.DrainNodeH\x00\x12\x12\n\x08validate\x18\x04 \x01(\x0cH\x00\x12\x17\n\rdump_rm_state\x18\x05 \x01(\x08H\x00\x1a\x44\n\tDrainNode\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x13\n\x0bschedulable\x18\x03 \x01(\x08\x42\t\n\x07\x63ommand\"\x94\x01\n\x0bRmLifecycle\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .muster.bus.v1.RmLifecycle.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04INIT\x10\x01\x12\x0b\n\x07RUNNING\x10\x02\x12\n\n\x06PAUSED\x10\x03\x12\x0b\n\x07STOPPED\x10\x04\"\xd4\x01\n\x10ResponseEnvelope\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12)\n\x06stream\x18\x03 \x01(\x0e\x32\x19.muster.bus.v1.StreamKind\x12\x10\n\x08response\x18\x04 \x01(\x0c\x12\x37\n\x0cregistration\x18\x05 \x01(\x0b\x32!.muster.bus.v1.RegistrationResult\x12)\n\x05\x61\x64min\x18\x06 \x01(\x0b\x32\x1a.muster.bus.v1.AdminResult\"\x99\x02\n\x0b\x41\x64minResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x1f.muster.bus.v1.AdminResult.Code\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07\x63hanged\x18\x04 \x01(\x08\x12\x13\n\x0b\x61llocations\x18\x05 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x01(\x08\x12.\n\x08problems\x18\x07 \x03(\x0b\x32\x1c.muster.bus.v1.ConfigProblem\x12\x0f\n\x07\x63hanges\x18\x08 \x03(\t\x12\x0c\n\x04json\x18\t \x01(\t\"/\n\x04\x43ode\x12\x06\n\x02OK\x10\x00\x12\r\n\tNOT_FOUND\x10\x01\x12\x10\n\x0cNOT_POSSIBLE\x10\x02\"{\n\x12RegistrationResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12.\n\x08problems\x18\x03 \x03(\x0b\x32\x1c.muster.bus.v1.ConfigProblem\x12\x0f\n\x07\x63hanges\x18\x04 \x03(\t\"\xa9\x01\n\rConfigProblem\x12\x37\n\x08severity\x18\x01 \x01(\x0e\x32%.muster.bus.v1.ConfigProblem.Severity\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\r\x12\x0e\n\x06\x63olumn\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\"\"\n\x08Severity\x12\t\n\x05\x45RROR\x10\x00\x12\x0b\n\x07WARNING\x10\x01*u\n\nStreamKind\x12\x12\n\x0eSTREAM_UNKNOWN\x10\x00\x12\x15\n\x11STREAM_ALLOCATION\x10\x01\x12\x16\n\x12STREAM_APPLICATION\x10\x02\x12\x0f\n\x0bSTREAM_NODE\x10\x03\x12\x13\n\x0fSTREAM_CALLBACK\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster_proto.muster.bus.v1.envelope_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STREAMKIND']._serialized_start=939
-  _globals['_STREAMKIND']._serialized_end=1035
+  _globals['_STREAMKIND']._serialized_start=1804
+  _globals['_STREAMKIND']._serialized_end=1921
   _globals['_REQUESTENVELOPE']._serialized_start=61
-  _globals['_REQUESTENVELOPE']._serialized_end=317
-  _globals['_RMLIFECYCLE']._serialized_start=320
-  _globals['_RMLIFECYCLE']._serialized_end=468
-  _globals['_RMLIFECYCLE_STATE']._serialized_start=400
-  _globals['_RMLIFECYCLE_STATE']._serialized_end=468
-  _globals['_RESPONSEENVELOPE']._serialized_start=471
-  _globals['_RESPONSEENVELOPE']._serialized_end=640
-  _globals['_REGISTRATIONRESULT']._serialized_start=642
-  _globals['_REGISTRATIONRESULT']._serialized_end=765
-  _globals['_CONFIGPROBLEM']._serialized_start=768
-  _globals['_CONFIGPROBLEM']._serialized_end=937
-  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_start=903
-  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_end=937
+  _globals['_REQUESTENVELOPE']._serialized_end=449
+  _globals['_CALLBACKSTREAM']._serialized_start=452
+  _globals['_CALLBACKSTREAM']._serialized_end=616
+  _globals['_ADMINCOMMAND']._serialized_start=619
+  _globals['_ADMINCOMMAND']._serialized_end=855
+  _globals['_ADMINCOMMAND_DRAINNODE']._serialized_start=776
+  _globals['_ADMINCOMMAND_DRAINNODE']._serialized_end=844
+  _globals['_RMLIFECYCLE']._serialized_start=858
+  _globals['_RMLIFECYCLE']._serialized_end=1006
+  _globals['_RMLIFECYCLE_STATE']._serialized_start=938
+  _globals['_RMLIFECYCLE_STATE']._serialized_end=1006
+  _globals['_RESPONSEENVELOPE']._serialized_start=1009
+  _globals['_RESPONSEENVELOPE']._serialized_end=1221
+  _globals['_ADMINRESULT']._serialized_start=1224
+  _globals['_ADMINRESULT']._serialized_end=1505
+  _globals['_ADMINRESULT_CODE']._serialized_start=1458
+  _globals['_ADMINRESULT_CODE']._serialized_end=1505
+  _globals['_REGISTRATIONRESULT']._serialized_start=1507
+  _globals['_REGISTRATIONRESULT']._serialized_end=1630
+  _globals['_CONFIGPROBLEM']._serialized_start=1633
+  _globals['_CONFIGPROBLEM']._serialized_end=1802
+  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_start=1768
+  _globals['_CONFIGPROBLEM_SEVERITY']._serialized_end=1802
 # @@protoc_insertion_point(module_scope)

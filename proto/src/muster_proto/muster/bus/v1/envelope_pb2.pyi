@@ -33,6 +33,8 @@ class _StreamKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StreamKind
     STREAM_ALLOCATION: _StreamKind.ValueType  # 1
     STREAM_APPLICATION: _StreamKind.ValueType  # 2
     STREAM_NODE: _StreamKind.ValueType  # 3
+    STREAM_CALLBACK: _StreamKind.ValueType  # 4
+    """the response is a muster.v1.ToResourceManager"""
 
 class StreamKind(_StreamKind, metaclass=_StreamKindEnumTypeWrapper):
     """Which of the RM's streams a response belongs to."""
@@ -41,6 +43,8 @@ STREAM_UNKNOWN: StreamKind.ValueType  # 0
 STREAM_ALLOCATION: StreamKind.ValueType  # 1
 STREAM_APPLICATION: StreamKind.ValueType  # 2
 STREAM_NODE: StreamKind.ValueType  # 3
+STREAM_CALLBACK: StreamKind.ValueType  # 4
+"""the response is a muster.v1.ToResourceManager"""
 Global___StreamKind: _TypeAlias = StreamKind  # noqa: Y015
 
 @_typing.final
@@ -59,6 +63,9 @@ class RequestEnvelope(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     LIFECYCLE_FIELD_NUMBER: _builtins.int
     CONFIGURATION_FIELD_NUMBER: _builtins.int
+    CALLBACK_ANSWERS_FIELD_NUMBER: _builtins.int
+    CALLBACK_STREAM_FIELD_NUMBER: _builtins.int
+    ADMIN_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
     """Unique for each request of a gateway's life, for tracing and for the answer to a registration."""
@@ -75,8 +82,14 @@ class RequestEnvelope(_message.Message):
     """si.v1.NodeRequest"""
     configuration: _builtins.bytes
     """si.v1.UpdateConfigurationRequest"""
+    callback_answers: _builtins.bytes
+    """muster.v1.FromResourceManager, with answers only"""
     @_builtins.property
     def lifecycle(self) -> Global___RmLifecycle: ...
+    @_builtins.property
+    def callback_stream(self) -> Global___CallbackStream: ...
+    @_builtins.property
+    def admin(self) -> Global___AdminCommand: ...
     def __init__(
         self,
         *,
@@ -90,16 +103,121 @@ class RequestEnvelope(_message.Message):
         node: _builtins.bytes = ...,
         lifecycle: Global___RmLifecycle | None = ...,
         configuration: _builtins.bytes = ...,
+        callback_answers: _builtins.bytes = ...,
+        callback_stream: Global___CallbackStream | None = ...,
+        admin: Global___AdminCommand | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocation", b"allocation", "application", b"application", "body", b"body", "configuration", b"configuration", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "configuration", b"configuration", "gateway_id", b"gateway_id", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "gateway_id", b"gateway_id", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___RequestEnvelope: _TypeAlias = RequestEnvelope  # noqa: Y015
+
+@_typing.final
+class CallbackStream(_message.Message):
+    """The RM's callback stream was opened, or is gone: what it wants to be asked and told (muster.v1.Hello)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    PREDICATES_FIELD_NUMBER: _builtins.int
+    PREEMPTION_PREDICATES_FIELD_NUMBER: _builtins.int
+    SCHEDULING_STATES_FIELD_NUMBER: _builtins.int
+    STATE_DUMP_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    connected: _builtins.bool
+    predicates: _builtins.bool
+    preemption_predicates: _builtins.bool
+    scheduling_states: _builtins.bool
+    state_dump: _builtins.bool
+    events: _builtins.bool
+    epoch: _builtins.int
+    """of the stream's seat: a note about an older stream changes nothing"""
+    def __init__(
+        self,
+        *,
+        connected: _builtins.bool = ...,
+        predicates: _builtins.bool = ...,
+        preemption_predicates: _builtins.bool = ...,
+        scheduling_states: _builtins.bool = ...,
+        state_dump: _builtins.bool = ...,
+        events: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "epoch", b"epoch", "events", b"events", "predicates", b"predicates", "preemption_predicates", b"preemption_predicates", "scheduling_states", b"scheduling_states", "state_dump", b"state_dump"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallbackStream: _TypeAlias = CallbackStream  # noqa: Y015
+
+@_typing.final
+class AdminCommand(_message.Message):
+    """What an operator asks; answered with an AdminResult."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DrainNode(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        PARTITION_FIELD_NUMBER: _builtins.int
+        NODE_ID_FIELD_NUMBER: _builtins.int
+        SCHEDULABLE_FIELD_NUMBER: _builtins.int
+        partition: _builtins.str
+        node_id: _builtins.str
+        schedulable: _builtins.bool
+        def __init__(
+            self,
+            *,
+            partition: _builtins.str = ...,
+            node_id: _builtins.str = ...,
+            schedulable: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "partition", b"partition", "schedulable", b"schedulable"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PAUSE_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    DRAIN_NODE_FIELD_NUMBER: _builtins.int
+    VALIDATE_FIELD_NUMBER: _builtins.int
+    DUMP_RM_STATE_FIELD_NUMBER: _builtins.int
+    pause: _builtins.str
+    """the reason"""
+    resume: _builtins.bool
+    validate: _builtins.bytes
+    """si.v1.UpdateConfigurationRequest"""
+    dump_rm_state: _builtins.bool
+    """what the RM itself says of its state"""
+    @_builtins.property
+    def drain_node(self) -> Global___AdminCommand.DrainNode: ...
+    def __init__(
+        self,
+        *,
+        pause: _builtins.str = ...,
+        resume: _builtins.bool = ...,
+        drain_node: Global___AdminCommand.DrainNode | None = ...,
+        validate: _builtins.bytes = ...,
+        dump_rm_state: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain_node", b"drain_node", "dump_rm_state", b"dump_rm_state", "pause", b"pause", "resume", b"resume", "validate", b"validate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["pause", "resume", "drain_node", "validate", "dump_rm_state"]  # noqa: Y015
+    _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
+
+Global___AdminCommand: _TypeAlias = AdminCommand  # noqa: Y015
 
 @_typing.final
 class RmLifecycle(_message.Message):
@@ -163,6 +281,7 @@ class ResponseEnvelope(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     RESPONSE_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
+    ADMIN_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     sequence: _builtins.int
     """Place in the RM's one order of responses, from 1, without gaps. It goes on over restarts and registrations.
@@ -175,6 +294,10 @@ class ResponseEnvelope(_message.Message):
     def registration(self) -> Global___RegistrationResult:
         """Set instead of stream and response: the answer to a registration."""
 
+    @_builtins.property
+    def admin(self) -> Global___AdminResult:
+        """Likewise: the answer to an operator's command."""
+
     def __init__(
         self,
         *,
@@ -183,14 +306,83 @@ class ResponseEnvelope(_message.Message):
         stream: Global___StreamKind.ValueType = ...,
         response: _builtins.bytes = ...,
         registration: Global___RegistrationResult | None = ...,
+        admin: Global___AdminResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["registration", b"registration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "registration", b"registration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResponseEnvelope: _TypeAlias = ResponseEnvelope  # noqa: Y015
+
+@_typing.final
+class AdminResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Code:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _CodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[AdminResult._Code.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OK: AdminResult._Code.ValueType  # 0
+        NOT_FOUND: AdminResult._Code.ValueType  # 1
+        """what the command is about is not there"""
+        NOT_POSSIBLE: AdminResult._Code.ValueType  # 2
+        """not now; the message says why"""
+
+    class Code(_Code, metaclass=_CodeEnumTypeWrapper): ...
+    OK: AdminResult.Code.ValueType  # 0
+    NOT_FOUND: AdminResult.Code.ValueType  # 1
+    """what the command is about is not there"""
+    NOT_POSSIBLE: AdminResult.Code.ValueType  # 2
+    """not now; the message says why"""
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """of the RequestEnvelope that it answers"""
+    code: Global___AdminResult.Code.ValueType
+    message: _builtins.str
+    changed: _builtins.bool
+    allocations: _builtins.int
+    """of the node that is drained"""
+    accepted: _builtins.bool
+    """of a configuration that was only looked at"""
+    json: _builtins.str
+    """of the RM's own state"""
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigProblem]: ...
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        code: Global___AdminResult.Code.ValueType = ...,
+        message: _builtins.str = ...,
+        changed: _builtins.bool = ...,
+        allocations: _builtins.int = ...,
+        accepted: _builtins.bool = ...,
+        problems: _abc.Iterable[Global___ConfigProblem] | None = ...,
+        changes: _abc.Iterable[_builtins.str] | None = ...,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "allocations", b"allocations", "changed", b"changed", "changes", b"changes", "code", b"code", "json", b"json", "message", b"message", "problems", b"problems", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdminResult: _TypeAlias = AdminResult  # noqa: Y015
 
 @_typing.final
 class RegistrationResult(_message.Message):

@@ -89,6 +89,11 @@ class RmObject(_message.Message):
     NEXT_SUBMISSION_FIELD_NUMBER: _builtins.int
     INSTANCE_UUID_FIELD_NUMBER: _builtins.int
     LAST_DECIDED_NS_FIELD_NUMBER: _builtins.int
+    CALLBACKS_FIELD_NUMBER: _builtins.int
+    CALLBACKS_SINCE_NS_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    HELD_REASON_FIELD_NUMBER: _builtins.int
+    TALLY_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
     registered_ns: _builtins.int
@@ -104,6 +109,17 @@ class RmObject(_message.Message):
     """InstanceUUID in the events' REST answers; made at the first registration"""
     last_decided_ns: _builtins.int
     """the clock's highest value used: time does not run backwards over a restart"""
+    callbacks_since_ns: _builtins.int
+    """since when it is connected, or gone"""
+    held: _builtins.bool
+    """an operator paused it: nothing is decided"""
+    held_reason: _builtins.str
+    @_builtins.property
+    def callbacks(self) -> _envelope_pb2.CallbackStream:
+        """its callback stream, as last heard of"""
+
+    @_builtins.property
+    def tally(self) -> Global___TallyObject: ...
     def __init__(
         self,
         *,
@@ -116,14 +132,87 @@ class RmObject(_message.Message):
         next_submission: _builtins.int = ...,
         instance_uuid: _builtins.str = ...,
         last_decided_ns: _builtins.int = ...,
+        callbacks: _envelope_pb2.CallbackStream | None = ...,
+        callbacks_since_ns: _builtins.int = ...,
+        held: _builtins.bool = ...,
+        held_reason: _builtins.str = ...,
+        tally: Global___TallyObject | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RmObject: _TypeAlias = RmObject  # noqa: Y015
+
+@_typing.final
+class TallyObject(_message.Message):
+    """How often, since the RM was first registered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOCATED_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    PREEMPTED_FIELD_NUMBER: _builtins.int
+    TIMED_OUT_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    ASKS_REJECTED_FIELD_NUMBER: _builtins.int
+    APPLICATIONS_ACCEPTED_FIELD_NUMBER: _builtins.int
+    APPLICATIONS_REJECTED_FIELD_NUMBER: _builtins.int
+    NODES_ACCEPTED_FIELD_NUMBER: _builtins.int
+    NODES_REJECTED_FIELD_NUMBER: _builtins.int
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    QUESTIONS_REFUSED_FIELD_NUMBER: _builtins.int
+    QUESTIONS_UNANSWERED_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    DECIDING_US_FIELD_NUMBER: _builtins.int
+    allocated: _builtins.int
+    released: _builtins.int
+    """at the RM's word"""
+    preempted: _builtins.int
+    """told to go, as the following two"""
+    timed_out: _builtins.int
+    replaced: _builtins.int
+    asks_rejected: _builtins.int
+    applications_accepted: _builtins.int
+    applications_rejected: _builtins.int
+    nodes_accepted: _builtins.int
+    nodes_rejected: _builtins.int
+    questions: _builtins.int
+    """to the RM's callbacks"""
+    questions_refused: _builtins.int
+    questions_unanswered: _builtins.int
+    decisions: _builtins.int
+    """transactions that decided something"""
+    deciding_us: _builtins.int
+    """time that they took"""
+    def __init__(
+        self,
+        *,
+        allocated: _builtins.int = ...,
+        released: _builtins.int = ...,
+        preempted: _builtins.int = ...,
+        timed_out: _builtins.int = ...,
+        replaced: _builtins.int = ...,
+        asks_rejected: _builtins.int = ...,
+        applications_accepted: _builtins.int = ...,
+        applications_rejected: _builtins.int = ...,
+        nodes_accepted: _builtins.int = ...,
+        nodes_rejected: _builtins.int = ...,
+        questions: _builtins.int = ...,
+        questions_refused: _builtins.int = ...,
+        questions_unanswered: _builtins.int = ...,
+        decisions: _builtins.int = ...,
+        deciding_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "applications_accepted", b"applications_accepted", "applications_rejected", b"applications_rejected", "asks_rejected", b"asks_rejected", "deciding_us", b"deciding_us", "decisions", b"decisions", "nodes_accepted", b"nodes_accepted", "nodes_rejected", b"nodes_rejected", "preempted", b"preempted", "questions", b"questions", "questions_refused", b"questions_refused", "questions_unanswered", b"questions_unanswered", "released", b"released", "replaced", b"replaced", "timed_out", b"timed_out"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TallyObject: _TypeAlias = TallyObject  # noqa: Y015
 
 @_typing.final
 class RegistrationObject(_message.Message):
@@ -677,6 +766,12 @@ class AskObject(_message.Message):
     PREEMPTS_FIELD_NUMBER: _builtins.int
     SCALED_UP_FIELD_NUMBER: _builtins.int
     MISMATCHED_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
+    REFUSED_NODES_FIELD_NUMBER: _builtins.int
+    REFUSED_ROUNDS_FIELD_NUMBER: _builtins.int
+    REFUSED_UNTIL_NS_FIELD_NUMBER: _builtins.int
+    ASKED_NODE_FIELD_NUMBER: _builtins.int
+    ASKED_NS_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """how many allocations are still wanted"""
     allocated: _builtins.int
@@ -693,8 +788,22 @@ class AskObject(_message.Message):
     """the RM was told that the cluster is too small for it"""
     mismatched: _builtins.bool
     """no placeholder of its task group was as large: it goes its way without them"""
+    refused_nodes: _builtins.int
+    """how many nodes the RM refused for it, and still counts as refusing"""
+    refused_rounds: _builtins.int
+    """how often all refusals were forgotten, and the RM asked anew"""
+    refused_until_ns: _builtins.int
+    """when they are forgotten next; 0: there are none"""
+    asked_node: _builtins.str
+    """the node about which the RM has been asked for long, or "" """
+    asked_ns: _builtins.int
+    """since when"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusalObject]:
+        """the last ones"""
+
     def __init__(
         self,
         *,
@@ -707,14 +816,52 @@ class AskObject(_message.Message):
         preempts: _builtins.bool = ...,
         scaled_up: _builtins.bool = ...,
         mismatched: _builtins.bool = ...,
+        refusals: _abc.Iterable[Global___RefusalObject] | None = ...,
+        refused_nodes: _builtins.int = ...,
+        refused_rounds: _builtins.int = ...,
+        refused_until_ns: _builtins.int = ...,
+        asked_node: _builtins.str = ...,
+        asked_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "asked_node", b"asked_node", "asked_ns", b"asked_ns", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "refusals", b"refusals", "refused_nodes", b"refused_nodes", "refused_rounds", b"refused_rounds", "refused_until_ns", b"refused_until_ns", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AskObject: _TypeAlias = AskObject  # noqa: Y015
+
+@_typing.final
+class RefusalObject(_message.Message):
+    """A node that the RM does not want for an ask (seed 000, Predicates)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REFUSED_NS_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    reason: _builtins.str
+    """in the RM's words"""
+    refused_ns: _builtins.int
+    unanswered: _builtins.bool
+    """it did not answer in time"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        refused_ns: _builtins.int = ...,
+        unanswered: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "refused_ns", b"refused_ns", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusalObject: _TypeAlias = RefusalObject  # noqa: Y015
 
 @_typing.final
 class AllocationObject(_message.Message):
@@ -881,6 +1028,8 @@ class ReasonObject(_message.Message):
     REQUIRED_NODE_FIELD_NUMBER: _builtins.int
     PROMISED_FIELD_NUMBER: _builtins.int
     OF_GROUP_FIELD_NUMBER: _builtins.int
+    APART_FIELD_NUMBER: _builtins.int
+    SAID_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     leaf: _builtins.str
     """path of the queue that they are in"""
@@ -916,6 +1065,10 @@ class ReasonObject(_message.Message):
     """to gangs that have started"""
     of_group: _builtins.bool
     """who is a group, where the code does not say it"""
+    apart: _builtins.int
+    """of one ask alone, by its submission: nodes are refused for it. Who it is about, as above"""
+    said: _builtins.str
+    """in the RM's words"""
     @_builtins.property
     def resource(self) -> Global___Quantities:
         """of each of the asks"""
@@ -948,10 +1101,12 @@ class ReasonObject(_message.Message):
         required_node: _builtins.str = ...,
         promised: _builtins.int = ...,
         of_group: _builtins.bool = ...,
+        apart: _builtins.int = ...,
+        said: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "of_group", b"of_group", "partition", b"partition", "preemption", b"preemption", "promised", b"promised", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "since_ns", b"since_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "of_group", b"of_group", "partition", b"partition", "preemption", b"preemption", "promised", b"promised", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "said", b"said", "since_ns", b"since_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

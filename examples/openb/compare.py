@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster_client.trace import CPU, GPU, MEMORY, Trace, TraceTask, read_trace
+from muster_client.trace import GPU, Trace, TraceTask, read_trace
 from muster_scheduler.core.commands import (
     AppItem,
     AskItem,
@@ -36,6 +36,7 @@ from muster_scheduler.core.config import NodeSortPolicy
 from muster_scheduler.core.outcome import NewAllocation
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import load_queue_config
+from muster_si.constants import CPU, MEMORY
 
 HERE = Path(__file__).parent
 POLICIES = tuple(NodeSortPolicy)

@@ -27,6 +27,7 @@ from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import AppState, GangPhase, PlaceholderState
 from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm
 from muster_scheduler.queue_yaml import Problem, load_queue_config
+from muster_si.constants import REQUIRED_NODE_TAG
 from ruamel.yaml import YAML
 
 Plain = Mapping[str, Any]
@@ -403,9 +404,6 @@ def _application(step: Plain) -> c.Command:
 def _remove_application(step: Plain) -> c.Command:
     partition = step.get("partition", "default")
     return c.UpdateApplications((), tuple((partition, app_id) for app_id in _names(step["remove_application"])))
-
-
-REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 
 
 def _ask_items(word: str, step: Plain) -> list[c.AskItem]:

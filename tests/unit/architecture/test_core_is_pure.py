@@ -29,6 +29,7 @@ ALLOWED = frozenset(
         "itertools",
         "json",
         "math",
+        "muster_si",
         "numpy",
         "operator",
         "re",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from muster_client.errors import TraceError
-from muster_client.trace import CPU, GPU, MEMORY, read_trace, total
+from muster_client.trace import GPU, read_trace, total
+from muster_si.constants import CPU, MEMORY
 
 OPENB = Path(__file__).parents[3] / "examples" / "openb"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,1000,2,1,T4\n"

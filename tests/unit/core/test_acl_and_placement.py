@@ -14,6 +14,7 @@ from muster_scheduler.core.config import (
 )
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.states import QueueState
+from muster_si.constants import APP_TAG_CREATE_FORCE
 
 
 @pytest.mark.parametrize(
@@ -352,17 +353,17 @@ def test_the_filter_of_a_parent_counts_too() -> None:
 
 @pytest.mark.parametrize(("value", "forced"), [("true", True), ("1", True), ("T", True), ("yes", False), ("", False)])
 def test_who_must_be_taken_in_goes_to_recovery_when_no_rule_wants_it(value: str, forced: bool) -> None:
-    tags = {placement.FORCE_TAG: value}
+    tags = {APP_TAG_CREATE_FORCE: value}
     partition = _partition(PROVIDED, open_root=False)
     path, reason = placement.place(partition, "root.ghost", "ann", (), tags)
     assert (path == RECOVERY_PATH) == forced
     assert bool(reason) != forced
-    assert placement.is_forced({placement.FORCE_TAG.upper(): value}) == forced
+    assert placement.is_forced({APP_TAG_CREATE_FORCE.upper(): value}) == forced
 
 
 def test_a_rule_that_wants_it_goes_before_recovery() -> None:
     assert (
-        placement.place(_partition(PROVIDED), "root.leaf", "ann", (), {placement.FORCE_TAG: "true"})[0] == "root.leaf"
+        placement.place(_partition(PROVIDED), "root.leaf", "ann", (), {APP_TAG_CREATE_FORCE: "true"})[0] == "root.leaf"
     )
 
 

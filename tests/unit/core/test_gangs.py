@@ -18,13 +18,14 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.gang import CREATION_TIME_TAG, Gang, timeout_ns
+from muster_scheduler.core.gang import Gang, timeout_ns
 from muster_scheduler.core.objects import Allocation, Application
 from muster_scheduler.core.outcome import Outcome, ReleasedAllocation, ReleasedAsk
 from muster_scheduler.core.placeholders import FreePlaceholders, covers
 from muster_scheduler.core.places import GangLines
 from muster_scheduler.core.resources import INT64_MAX, Types
 from muster_scheduler.core.states import PLACEHOLDER_TIMEOUT_NS, AppState, GangPhase
+from muster_si.constants import APP_CREATION_TIME_TAG
 
 OPEN = "submitacl: '*'"
 LEAF = f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 10}}}}}}]}}"
@@ -117,7 +118,7 @@ def test_a_run_time_of_centuries_is_recorded_too() -> None:
 )
 def test_how_long_placeholders_wait(tag: str, own_ms: int, expected_ns: int) -> None:
     cluster = small()
-    tags = {CREATION_TIME_TAG: tag} if tag else {}
+    tags = {APP_CREATION_TIME_TAG: tag} if tag else {}
     gang(cluster, "x", 2, timeout_ms=own_ms, **tags)
     assert timeout_ns(cluster.application("x")) == expected_ns
 

@@ -39,11 +39,11 @@ from muster_scheduler.core.outcome import (
     RejectedNode,
     ReleasedAllocation,
 )
-from muster_scheduler.core.partition import REQUIRED_NODE_TAG
 from muster_scheduler.core.properties import SECOND_NS, QueuePolicy, duration_text
 from muster_scheduler.core.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppState, QueueState
 from muster_scheduler.queue_yaml import load_queue_config
 from muster_scheduler.service import users
+from muster_si.constants import REQUIRED_NODE_TAG
 
 DOC = Path(__file__).parents[3] / "docs/states.md"
 NOT_YET = "*Not yet*"

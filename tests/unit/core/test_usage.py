@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from builders import Cluster
 from muster_scheduler.core.commands import NodeAction, NodeItem, Termination, UpdateNodes
-from muster_scheduler.core.usage import INSTANCE_TYPE_ATTRIBUTE
+from muster_si.constants import INSTANCE_TYPE
 
 
 def _cluster() -> Cluster:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    attributes = {INSTANCE_TYPE_ATTRIBUTE: "m5"}
+    attributes = {INSTANCE_TYPE: "m5"}
     cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, attributes, {"vcore": 10, "memory": 100}),)))
     cluster.app("x", "root.a")
     return cluster

@@ -15,12 +15,12 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.partition import REQUIRED_NODE_TAG
 from muster_scheduler.core.states import AppState, QueueState
 from muster_scheduler.follower import RmInfo
 from muster_scheduler.view import dao, render
 from muster_scheduler.view.render import Pieces
 from muster_service.go_json import go_json
+from muster_si.constants import REQUIRED_NODE_TAG
 
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 4}}}, {name: b}]}"
 T = 1_000_000_000_000  # Cluster's clock at its start, in nanoseconds

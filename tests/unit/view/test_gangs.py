@@ -22,10 +22,10 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.outcome import Detail
-from muster_scheduler.core.partition import REQUIRED_NODE_TAG
 from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.view import dao, explain, explain_queue, render, usage
 from muster_service.go_json import go_json
+from muster_si.constants import REQUIRED_NODE_TAG
 from unit.view import explained
 from unit.view.recorded import Bench, Recorded, client_of
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from muster_proto.si.v1 import si_pb2 as si
+from muster_si.constants import NODE_PARTITION
 
 DEFAULT_PARTITION = "default"
-NODE_PARTITION = "si/node-partition"  # node attribute (seed 000): the partition a node belongs to
 
 Action = si.NodeInfo.ActionFromRM
 

@@ -21,6 +21,7 @@ import httpx
 import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_proto.si.v1 import si_pb2 as si
+from muster_si.constants import CPU, MEMORY
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -38,7 +39,7 @@ from muster_client.errors import (
 from muster_client.report import ReplayReport, Utilisation, print_report, some
 from muster_client.rest import Events, Pending, RestFront, rest_url
 from muster_client.settings import ClientSettings
-from muster_client.trace import CPU, GPU, MEMORY, Trace, read_trace
+from muster_client.trace import GPU, Trace, read_trace
 
 log = structlog.get_logger(__name__)
 

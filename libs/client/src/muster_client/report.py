@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from muster_si.constants import CPU, MEMORY
 from rich.console import Console
 from rich.table import Table
 
-from muster_client.trace import CPU, GPU, MEMORY
+from muster_client.trace import GPU
 
 _SHOWN = 5  # names in a complaint; the JSON has all of them
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster_proto.si.v1 import si_pb2 as si
+from muster_si.constants import CPU, HOST_NAME, INSTANCE_TYPE, MEMORY, RACK_NAME
 
 from muster_client.builders import application, ask, node
 from muster_client.errors import TraceError
 
-CPU = "vcore"  # millicores
-MEMORY = "memory"  # bytes
 GPU = "nvidia.com/gpu-milli"  # thousandths of a GPU; a node's GPUs are one pool (examples/openb/README.md)
 
 _SECONDS_PER_DAY = 86_400
@@ -34,9 +33,9 @@ class TraceNode:
 
     def as_node(self) -> si.NodeInfo:
         """A node to create."""
-        attributes = {"si/hostname": self.name, "si/rackname": "/rack-default"}
+        attributes = {HOST_NAME: self.name, RACK_NAME: "/rack-default"}
         if self.gpu_model:
-            attributes["si/instance-type"] = self.gpu_model
+            attributes[INSTANCE_TYPE] = self.gpu_model
         return node(self.name, self.resources, attributes=attributes)
 
 

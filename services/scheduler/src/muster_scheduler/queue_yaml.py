@@ -14,13 +14,14 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from muster_si.constants import CPU, MEMORY
+
 from muster_scheduler.core import acl, properties
 from muster_scheduler.core.config import (
     DEFAULT_CONFIG,
     QUEUE_DEPTH_MAX,
     RECOVERY_QUEUE,
     ROOT,
-    VCORE,
     ChildTemplateConfig,
     ClusterConfig,
     NodeSortPolicy,
@@ -228,7 +229,7 @@ class _Configuration:
 
     def _node_sort(self, owner: Mapping, path: str) -> tuple[NodeSortPolicy, dict[str, float]]:
         reader = self._reader
-        weights: dict[str, float] = {VCORE: 1.0, "memory": 1.0}
+        weights: dict[str, float] = {CPU: 1.0, MEMORY: 1.0}
         policy = reader.inner(owner, "nodesortpolicy", path, KEYS["nodesortpolicy"])
         if policy is None:
             return NodeSortPolicy.FAIR, weights

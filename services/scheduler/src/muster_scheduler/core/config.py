@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from muster_si.constants import APP_NAMESPACE_TAG, CPU, MEMORY
+
 from muster_scheduler.core import acl
 from muster_scheduler.core.patterns import Pattern, compile_pattern
 from muster_scheduler.core.resources import INT64_MAX
@@ -30,7 +32,6 @@ _SUFFIXES = {
     **{letter: 1000 ** (power + 1) for power, letter in enumerate("kMGTPE")},
     **{f"{letter}i": 1024 ** (power + 1) for power, letter in enumerate("KMGTPE")},
 }
-VCORE = "vcore"
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
@@ -52,7 +53,7 @@ def parse_quantity(resource_type: str, text: str) -> int:
     if len(digits) > _DIGITS_MAX:
         raise InvalidQuantity(f"quantity {text[:_DIGITS_MAX]!r}… is over {INT64_MAX}")
     if suffix == "m":
-        if resource_type != VCORE:
+        if resource_type != CPU:
             raise InvalidQuantity(f"invalid suffix 'm' in {text[:100]!r}: thousandths exist for vcore only")
         value = int(digits)
     else:
@@ -61,7 +62,7 @@ def parse_quantity(resource_type: str, text: str) -> int:
             raise InvalidQuantity(
                 f"invalid suffix {suffix[:100]!r} in {text[:100]!r}: expected one of k M G T P E Ki Mi Gi Ti Pi Ei"
             )
-        value = int(digits) * factor * (1000 if resource_type == VCORE else 1)
+        value = int(digits) * factor * (1000 if resource_type == CPU else 1)
     if value > INT64_MAX:
         raise InvalidQuantity(f"quantity {text!r} is over {INT64_MAX}")
     return value
@@ -69,7 +70,7 @@ def parse_quantity(resource_type: str, text: str) -> int:
 
 def quantity_text(resource_type: str, value: int) -> str:
     """The shortest exact text of a quantity with binary suffixes; :func:`parse_quantity` reads it back."""
-    if resource_type == VCORE:
+    if resource_type == CPU:
         return str(value // 1000) if value % 1000 == 0 else f"{value}m"
     power = 0
     while value and value % 1024 == 0 and power < len(_BINARY) - 1:
@@ -254,7 +255,7 @@ class PartitionConfig:
     root: QueueConfig
     placement_rules: tuple[PlacementRuleConfig, ...] = (PlacementRuleConfig("provided"),)
     node_sort_policy: NodeSortPolicy = NodeSortPolicy.FAIR
-    node_sort_weights: dict[str, float] = field(default_factory=lambda: {VCORE: 1.0, "memory": 1.0})
+    node_sort_weights: dict[str, float] = field(default_factory=lambda: {CPU: 1.0, MEMORY: 1.0})
     preemption: PreemptionConfig = PreemptionConfig()
     reservation: ReservationConfig = ReservationConfig()
     user_group_resolver: str = ""
@@ -291,7 +292,7 @@ DEFAULT_CONFIG = ClusterConfig(
             DEFAULT_PARTITION,
             QueueConfig(ROOT, parent=True, submit_acl="*"),
             placement_rules=(
-                PlacementRuleConfig("tag", create=True, value="namespace"),
+                PlacementRuleConfig("tag", create=True, value=APP_NAMESPACE_TAG),
                 PlacementRuleConfig("provided", create=True),
             ),
         ),

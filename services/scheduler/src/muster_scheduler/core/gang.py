@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from muster_si.constants import APP_CREATION_TIME_TAG
+
 from muster_scheduler.core.placeholders import FreePlaceholders
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.states import PLACEHOLDER_TIMEOUT_NS, GangPhase
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from muster_scheduler.core.objects import Application, Ask, AskGroup, Demand
     from muster_scheduler.core.resources import Shape
 
-CREATION_TIME_TAG = "yunikorn.apache.org/creationTime"
 HARD = "hard"
 _TIMEOUT_NS_MIN = 1_000_000
 
@@ -246,7 +247,7 @@ def timeout_ns(app: Application) -> int:
     """
     own_ms = app.execution_timeout_ms if app.placeholder_ask is not None else 0
     whole_ns = own_ms * 1_000_000 if own_ms > 0 else PLACEHOLDER_TIMEOUT_NS
-    text = app.tags.get(CREATION_TIME_TAG, "")
+    text = app.tags.get(APP_CREATION_TIME_TAG, "")
     submitted_ns = app.story[0][0] if app.story else 0
     if text.isascii() and text.isdigit() and len(text) <= 12 and 0 < int(text) * 1_000_000_000 <= submitted_ns:
         return max(int(text) * 1_000_000_000 + whole_ns - submitted_ns, _TIMEOUT_NS_MIN)

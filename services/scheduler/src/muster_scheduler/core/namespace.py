@@ -10,11 +10,14 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from muster_si.constants import (
+    APP_TAG_NAMESPACE_RESOURCE_GUARANTEED,
+    APP_TAG_NAMESPACE_RESOURCE_MAX_APPS,
+    APP_TAG_NAMESPACE_RESOURCE_QUOTA,
+)
+
 from muster_scheduler.core.resources import INT64_MAX
 
-MAX_TAG = "namespace.resourcequota"
-GUARANTEED_TAG = "namespace.resourceguaranteed"
-MAX_APPLICATIONS_TAG = "namespace.resourcemaxapps"
 _TYPES_MAX = 64
 _DIGITS_MAX = 19
 
@@ -32,11 +35,11 @@ class NamespaceQuota(NamedTuple):
 
 def quota_of(tags: Mapping[str, str]) -> NamespaceQuota:
     """The quota that the tags carry, each resource as the JSON of an si.v1.Resource."""
-    applications = tags.get(MAX_APPLICATIONS_TAG, "").strip()
+    applications = tags.get(APP_TAG_NAMESPACE_RESOURCE_MAX_APPS, "").strip()
     readable = applications.isascii() and applications.isdigit() and len(applications) <= _DIGITS_MAX
     return NamespaceQuota(
-        _resource(tags.get(GUARANTEED_TAG, "")),
-        _resource(tags.get(MAX_TAG, "")),
+        _resource(tags.get(APP_TAG_NAMESPACE_RESOURCE_GUARANTEED, "")),
+        _resource(tags.get(APP_TAG_NAMESPACE_RESOURCE_QUOTA, "")),
         int(applications) if readable else 0,
     )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from muster_si.constants import CREATION_TIME, K8S_CREATION_TIME_TAG, REQUIRED_NODE_TAG
+
 from muster_scheduler.core import ordering, properties, quota, usage
 from muster_scheduler.core.claims import Claims
 from muster_scheduler.core.commands import AppItem, AskItem, Termination
@@ -69,7 +71,6 @@ _APP_DETAILS = {
     AppState.RESUMING: Detail.APP_RESUMING,
     AppState.EXPIRED: Detail.APP_EXPIRED,
 }
-REQUIRED_NODE_TAG = "yunikorn.apache.org/requiredNode"
 # States that an application remembers: one that runs and idles by turns for months must not grow with each turn.
 STORY_MAX = 64
 # Of rejected applications kept: an RM that is refused again and again must not fill the memory.
@@ -1181,7 +1182,7 @@ def is_awaited(what: Timed, due_ns: int) -> bool:
 
 def _created_ns(tags: Mapping[str, str], now_ns: int) -> int:
     """When it was asked for: the tag creationTime (seconds since the epoch), else now. Garbage is not an error."""
-    text = tags.get("creationTime") or tags.get("kubernetes.io/meta/creationTime")
+    text = tags.get(CREATION_TIME) or tags.get(K8S_CREATION_TIME_TAG)
     if text and text.isascii() and text.isdigit() and len(text) <= 12:
         return min(int(text) * 1_000_000_000, now_ns)
     return now_ns

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from muster_si.constants import APP_TAG_CREATE_FORCE
+
 from muster_scheduler.core import acl
 from muster_scheduler.core.config import QUEUE_DEPTH_MAX, RECOVERY_PATH, ROOT, PlacementRuleConfig
 from muster_scheduler.core.objects import Queue
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
 
 DEFAULT_PATH = f"{ROOT}.default"
-FORCE_TAG = "application.create.force"
 DOT_IN_A_NAME = "_dot_"
 # Of a user and of a group: no directory knows longer ones (a service account's has up to 340). Filters go through them.
 NAME_CHARACTERS_MAX = 512
@@ -45,7 +46,7 @@ class _Application(NamedTuple):
 
 def is_forced(tags: Mapping[str, str]) -> bool:
     """Whether an application must be taken in, since what it stands for runs already."""
-    return _tag(tags, FORCE_TAG) in _TRUE
+    return _tag(tags, APP_TAG_CREATE_FORCE) in _TRUE
 
 
 def place(

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
+from muster_si.constants import FOREIGN
+
 from muster_scheduler.core import acl, admission, namespace, placement, reload
 from muster_scheduler.core.commands import (
     AppItem,
@@ -45,8 +47,6 @@ from muster_scheduler.core.partition import Partition, Timed, is_awaited
 from muster_scheduler.core.resources import TooManyTypes, fits
 from muster_scheduler.core.states import AppEvent, AppState
 
-NODE_PARTITION_ATTRIBUTE = "si/node-partition"
-FOREIGN_TAG = "foreign"
 _SHOWN_MAX = 200  # characters of a name in an answer
 
 # A search may set something free (a reservation that is not needed any more) for which others wait: they look in the
@@ -446,7 +446,7 @@ class SchedulerCore:
     def _take_ask(self, item: AskItem, out: Outcome, now_ns: int) -> None:
         try:
             _refuse_negative("allocation", item.quantities)
-            if item.node_id or FOREIGN_TAG in item.tags:
+            if item.node_id or FOREIGN in item.tags:
                 self._adopt(item, out, now_ns)
             else:
                 self._ask(item, out, now_ns)
@@ -507,7 +507,7 @@ class SchedulerCore:
         if partition is None:
             _reject(item, f"partition {item.partition!r} does not exist", out)
             return
-        foreign = FOREIGN_TAG in item.tags
+        foreign = FOREIGN in item.tags
         if foreign and not item.node_id:
             _reject(item, f"trying to add a foreign request (non-allocation) {item.key}", out)
             return

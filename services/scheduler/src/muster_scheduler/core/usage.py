@@ -6,9 +6,10 @@ from when they were allocated to when they were released. What still runs is not
 
 from __future__ import annotations
 
+from muster_si.constants import INSTANCE_TYPE
+
 from muster_scheduler.core.objects import Allocation, Node
 
-INSTANCE_TYPE_ATTRIBUTE = "si/instance-type"
 UNKNOWN_INSTANCE_TYPE = "UNKNOWN"
 USED, PREEMPTED, PLACEHOLDER = "resourceUsage", "preemptedResource", "placeholderResource"
 
@@ -23,7 +24,7 @@ def account(history: UsageHistory, ended: Allocation, node: Node | None, now_ns:
         return False
     kind = PREEMPTED if ended.preempted is not None else PLACEHOLDER if ended.demand.placeholder else USED
     attributes = node.attributes if node is not None else {}
-    used = history.setdefault(kind, {}).setdefault(attributes.get(INSTANCE_TYPE_ATTRIBUTE) or UNKNOWN_INSTANCE_TYPE, {})
+    used = history.setdefault(kind, {}).setdefault(attributes.get(INSTANCE_TYPE) or UNKNOWN_INSTANCE_TYPE, {})
     for name, quantity in ended.demand.shape.quantities.items():
         used[name] = used.get(name, 0) + quantity * seconds
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster_proto.si.v1 import si_pb2 as si
+from muster_si.constants import NODE_PARTITION
 
 from muster_scheduler.core.commands import (
     AppItem,
@@ -17,7 +18,6 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_scheduler.core.scheduler import NODE_PARTITION_ATTRIBUTE
 
 _NO_TAGS: dict[str, str] = {}
 
@@ -97,7 +97,7 @@ def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
             _quantities(item.schedulableResource) if item.HasField("schedulableResource") else None,
             _quantities(item.occupiedResource) if item.HasField("occupiedResource") else None,
             tuple(_allocation(existing) for existing in item.existingAllocations),
-            attributes.get(NODE_PARTITION_ATTRIBUTE, ""),
+            attributes.get(NODE_PARTITION, ""),
         )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from msgspec import Struct, field
+from muster_si.constants import ALLOC_TYPE_STATIC, FOREIGN, HOST_NAME, RACK_NAME
 
 from muster_scheduler.core.gang import TaskGroup
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
@@ -34,9 +35,6 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 # Go's zero time in milliseconds since 1970: what the real core says of an application that never ran.
 NEVER_MS = -62_135_596_800_000
 CLUSTER_NAME = "kubernetes"  # a constant of the real core
-
-HOST_NAME, RACK_NAME = "si/hostname", "si/rackname"
-FOREIGN_TAG = "foreign"
 
 
 class _Shape(Struct, omit_defaults=True, kw_only=True, rename="camel"):
@@ -620,7 +618,7 @@ def foreign(held: Allocation) -> ForeignDao:
         resource=held.shape.quantities,
         priority=str(held.priority),
         node_id=held.node_id,
-        preemptable=held.tags.get(FOREIGN_TAG) != "static",
+        preemptable=held.tags.get(FOREIGN) != ALLOC_TYPE_STATIC,
     )
 
 

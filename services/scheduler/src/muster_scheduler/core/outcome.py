@@ -83,14 +83,18 @@ class Event(NamedTuple):
 
 
 class NewAllocation(NamedTuple):
-    """An allocation was made (or adopted from the RM's report)."""
+    """An allocation was made, or adopted from the RM's report and only echoed."""
 
     partition: str
     allocation: Allocation
+    adopted: bool = False
 
 
 class ReleasedAllocation(NamedTuple):
-    """An allocation ended: acknowledged for the RM, or decided here."""
+    """An allocation ended: acknowledged for the RM, or decided here.
+
+    :ivar reminder: it was told to go before, and is told again.
+    """
 
     partition: str
     app_id: str
@@ -99,6 +103,7 @@ class ReleasedAllocation(NamedTuple):
     termination: Termination
     message: str
     previous_generation: bool
+    reminder: bool = False
 
 
 class ReleasedAsk(NamedTuple):

@@ -582,7 +582,7 @@ class Partition:
             termination = Termination.PLACEHOLDER_REPLACED
             if allocation.replaced_by:
                 message = f"{replacing_message(allocation.replaced_by)} ({REMINDER_MESSAGE})"
-        out.facts.append(released(self, allocation, termination, message))
+        out.facts.append(released(self, allocation, termination, message)._replace(reminder=True))
         self.remind_at(allocation, now_ns)
 
     def remind_at(self, allocation: Allocation, now_ns: int) -> None:
@@ -1034,7 +1034,7 @@ class Partition:
             self.gangs.placed(allocation, out, now_ns)
         else:
             self.started(app, out, now_ns)
-        self.tell_new(allocation, out, now_ns)
+        self.tell_new(allocation, out, now_ns, adopted=True)
         quota.usage_changed(self, app.queue, allocation.shape.items, out, now_ns)
 
     def _occupied_event(self, node_id: str, out: Outcome, now_ns: int) -> None:
@@ -1045,9 +1045,9 @@ class Partition:
                 Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
             )
 
-    def tell_new(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+    def tell_new(self, allocation: Allocation, out: Outcome, now_ns: int, *, adopted: bool = False) -> None:
         """The fact and the events of a new allocation."""
-        out.facts.append(NewAllocation(self.name, allocation))
+        out.facts.append(NewAllocation(self.name, allocation, adopted))
         demand = allocation.demand
         timeout_ms = demand.execution_timeout_ms
         if timeout_ms > 0:

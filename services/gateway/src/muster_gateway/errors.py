@@ -6,6 +6,8 @@
     - RegistrationRefused    INVALID_ARGUMENT: the scheduler's problems, with line and column
     - NotRegistered          FAILED_PRECONDITION: no registration of this RM is in force
     - RmStopped              FAILED_PRECONDITION: it was shut down or away for too long; it must register again
+    - NotThere               NOT_FOUND: what the request is about: an RM, a node, an ask ...
+    - NotPossible            FAILED_PRECONDITION: not as things are; the text says why
     - OverLimit              RESOURCE_EXHAUSTED: size, number of items or number of streams
   x StreamEnded              the stream cannot go on, whatever the client sent
     - Superseded             ABORTED: a newer stream or a newer registration of the RM took its place
@@ -16,6 +18,7 @@
     - LogDown                the log took no record; what was not answered must be sent again
     - SchedulerSilent        no answer within the time allowed
     - SessionsDown           the session store does not answer
+    - ViewSilent             the view gives no answer: it is away, slow, or broke off
   x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_life.py does not have
 """
 
@@ -62,6 +65,18 @@ class RmStopped(RequestRefused):
     def __init__(self, rm_id: str, why: str) -> None:
         super().__init__(f"rmID {shown(rm_id)} is stopped ({why}): register again")
         self.rm_id = rm_id
+
+
+class NotThere(RequestRefused):
+    """What the request is about."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class NotPossible(RequestRefused):
+    """Not as things are."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class OverLimit(RequestRefused):
@@ -118,6 +133,10 @@ class SchedulerSilent(NotNow):
 
 class SessionsDown(NotNow):
     """The session store does not answer."""
+
+
+class ViewSilent(NotNow):
+    """The view gives no answer."""
 
 
 class IllegalTransition(GatewayError):

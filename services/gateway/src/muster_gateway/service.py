@@ -123,8 +123,9 @@ class Gateway:
             self._life.watch(self._sweep_for_ever(keeper), "sweep")
             self._life.watch(self._watch_health(), "health")
             # 5. the doors
-            await self._open_grpc(keeper)
-            await self._open_http()
+            view = await self._target(self._view, self.settings.view_url, "view")
+            await self._open_grpc(keeper, view)
+            await self._open_http(view)
         except BaseException:
             await self.stop()
             raise
@@ -196,7 +197,7 @@ class Gateway:
         except (BusError, TimeoutError) as error:
             raise LogDown(f"the log does not take the RM's state ({type(error).__name__}): try again") from error
 
-    async def _open_grpc(self, life: LifeKeeper) -> None:
+    async def _open_grpc(self, life: LifeKeeper, view: Target) -> None:
         assert self._writer is not None
         settings = self.settings
         parts = Parts(
@@ -229,11 +230,11 @@ class Gateway:
         await self._set_health(serving=await self.ready())
         await self._server.start()
 
-    async def _open_http(self) -> None:
+    async def _open_http(self, view: Target) -> None:
         if not self.settings.http_address:
             return
         front = HttpFront(
-            await self._target(self._view, self.settings.view_url, "view"),
+            view,
             await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
             lambda: self._life.alive,
             self.ready,

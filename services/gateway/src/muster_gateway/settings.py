@@ -55,6 +55,10 @@ class GatewaySettings(BaseModel):
     view_url: str = Field("http://127.0.0.1:9081", description="The view: /ws/v1/* and /debug/* go there.")
     publisher_url: str = Field("http://127.0.0.1:9082", description="The event publisher: /ws/v1/events/* goes there.")
     http_connect_timeout_s: float = Field(2.0, gt=0, description="To reach the view or the publisher.")
+    view_timeout_s: float = Field(
+        10.0, gt=0, description="For the view's answer to an explanation or to figures, and for a dump's next piece."
+    )
+    view_answer_bytes: int = Field(16 * _MIB, ge=1024, description="Such an answer's size; dumps are streamed.")
     gateway_id: str = Field(
         "", max_length=256, description="Unique among gateways; empty: host name and a random part."
     )

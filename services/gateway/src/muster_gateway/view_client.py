@@ -1,0 +1,194 @@
+"""Asks the view: what only it knows (explanations, dumps, figures) goes from its HTTP to gRPC's callers.
+
+The view is a Target of ``http_front``: an application in this process, or a service behind a URL. Either is asked as an
+HTTP client would ask it, without compression, and bounded: an answer in its size and its time, a body that is streamed
+in the time between two pieces and in the size of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote, urlencode
+
+import structlog
+
+from muster_gateway.errors import ViewSilent
+from muster_gateway.http_front import Target
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# What goes on as one gRPC message: well under any client's limit (4 MiB by default).
+PIECE_BYTES = 64 * 1024
+# Of a streamed body so many messages of the view wait for their reader.
+_AHEAD = 1
+_CANCEL_AGAIN_S = 1.0
+_UNAVAILABLE = 503
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAnswer:
+    """A whole answer.
+
+    :param status: HTTP's.
+    """
+
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ViewBody:
+    """An answer whose body comes in pieces of 1 to PIECE_BYTES bytes, as they are read."""
+
+    status: int
+    pieces: AsyncIterator[bytes]
+
+
+class ViewClient:
+    """See the module's words.
+
+    :param timeout_s: longest wait for a whole answer, and for the next piece of a streamed one.
+    :param max_bytes: of a whole answer.
+    """
+
+    def __init__(self, view: Target, timeout_s: float, max_bytes: int) -> None:
+        self._view, self._timeout_s, self._max_bytes = view, timeout_s, max_bytes
+
+    async def get(self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None) -> ViewAnswer:
+        """The view's answer to a GET, whatever its status.
+
+        :param path: from :func:`path_of`.
+        :param rm_id: whose; "": the only one's.
+
+        Raises ViewSilent: no answer in time, one that breaks off or is over ``max_bytes``, or the view cannot be
+        reached (503 is its word for that, and for not having folded its state yet).
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query) as answer:
+                body = bytearray()
+                async for piece in answer.pieces:
+                    body += piece
+                    if len(body) > self._max_bytes:
+                        raise ViewSilent(f"the view's answer is over {self._max_bytes:,} bytes")
+                return ViewAnswer(answer.status, bytes(body))
+        except TimeoutError:
+            raise ViewSilent(f"the view did not answer within {self._timeout_s:g} s: try again") from None
+
+    @asynccontextmanager
+    async def open(self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None) -> AsyncIterator[ViewBody]:
+        """The same as a body in pieces: as much of it is held as one message of the view, and one that waits.
+
+        ::
+
+            async with view.open(path_of("partition", "default", "nodes"), rm_id) as answer:
+                async for piece in answer.pieces:
+                    ...
+
+        Leaving early ends the call. Raises ViewSilent, also while the pieces are read.
+        """
+        call = _Call(self._view, _scope(path, {**({"rm": rm_id} if rm_id else {}), **(query or {})}))
+        try:
+            status = await self._in_time(call.status)
+            if status == _UNAVAILABLE:
+                raise ViewSilent("the view is not reachable: try again")
+            async with aclosing(self._pieces(call)) as pieces:
+                yield ViewBody(status, pieces)
+        finally:
+            await call.end()
+
+    async def _pieces(self, call: _Call) -> AsyncIterator[bytes]:
+        while (body := await self._in_time(call.next_body)) is not None:
+            for start in range(0, len(body), PIECE_BYTES):
+                yield body[start : start + PIECE_BYTES]
+
+    async def _in_time(self, step: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await step()
+        except TimeoutError:
+            raise ViewSilent(f"the view said nothing for {self._timeout_s:g} s: try again") from None
+
+
+def path_of(*parts: str) -> str:
+    """A path below /ws/v1 with each part escaped, so that ids may hold any character."""
+    return "/ws/v1/" + "/".join(_escaped(part) for part in parts)
+
+
+def _escaped(part: str) -> str:
+    # A part of dots alone would be taken for a step up.
+    return part.replace(".", "%2E") if part.strip(".") == "" else quote(part, safe="")
+
+
+def _scope(path: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """What a server makes of a GET without a body."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode("ascii"),
+        "query_string": urlencode(query).encode("ascii"),
+        "root_path": "",
+        "headers": [(b"accept-encoding", b"identity")],
+        "client": None,
+        "server": None,
+    }
+
+
+class _Call:
+    """One call of the target, in a task of its own: it is held up while its reader is."""
+
+    def __init__(self, target: Target, scope: dict[str, Any]) -> None:
+        self._messages: asyncio.Queue[MutableMapping[str, Any] | None] = asyncio.Queue(_AHEAD)
+        self._ended = asyncio.Event()
+        self._asked = False
+        self._finished = False
+        self._task = asyncio.create_task(self._run(target, scope), name=f"view {scope['path']}")
+
+    async def status(self) -> int:
+        """The answer's status; raises ViewSilent when there is none."""
+        message = await self._messages.get()
+        if message is None:
+            raise ViewSilent("the view broke off without an answer: try again")
+        status: int = message["status"]
+        return status
+
+    async def next_body(self) -> bytes | None:
+        """What comes next; None: that was all. Raises ViewSilent when it breaks off."""
+        if self._finished:
+            return None
+        message = await self._messages.get()
+        if message is None:
+            raise ViewSilent("the view broke off in its answer: try again")
+        self._finished = not message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        return body
+
+    async def end(self) -> None:
+        """Ends the call, wherever it is."""
+        self._ended.set()
+        while not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=_CANCEL_AGAIN_S)  # a library may swallow a cancellation
+
+    async def _run(self, target: Target, scope: dict[str, Any]) -> None:
+        try:
+            await target(scope, self._receive, self._messages.put)
+        except Exception as error:
+            log.warning("view failed", path=scope["path"], error=type(error).__name__)
+        await self._messages.put(None)
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._ended.wait()
+        return {"type": "http.disconnect"}

@@ -35,12 +35,43 @@ _KIND_ORDER = (
 
 
 @dataclass(slots=True)
+class Tally:
+    """How often, since the RM was first registered (proto TallyObject; docs/metrics.md explains each)."""
+
+    allocated: int = 0
+    released: int = 0
+    preempted: int = 0
+    timed_out: int = 0
+    replaced: int = 0
+    asks_rejected: int = 0
+    applications_accepted: int = 0
+    applications_rejected: int = 0
+    nodes_accepted: int = 0
+    nodes_rejected: int = 0
+    questions: int = 0
+    questions_refused: int = 0
+    questions_unanswered: int = 0
+    decisions: int = 0
+    deciding_us: int = 0
+
+    def add(self, more: Tally) -> None:
+        """Takes in what came on top."""
+        for name in TALLIED:
+            if count := getattr(more, name):
+                setattr(self, name, getattr(self, name) + count)
+
+
+TALLIED: tuple[str, ...] = Tally.__slots__
+
+
+@dataclass(slots=True)
 class RmInfo:
     """What is recorded of an RM itself (proto RmObject and RegistrationObject).
 
     :ivar life: INIT, RUNNING, PAUSED or STOPPED.
     :ivar next_event_id: the id of the next event; all below were written.
     :ivar last_decided_ns: the highest time that a decision used; time goes on from there.
+    :ivar tally: goes on over registrations.
     """
 
     rm_id: str
@@ -57,6 +88,7 @@ class RmInfo:
     next_submission: int = 1
     instance_uuid: str = ""
     last_decided_ns: int = 0
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(slots=True)
@@ -79,6 +111,7 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         next_submission=next_submission,
         instance_uuid=info.instance_uuid,
         last_decided_ns=info.last_decided_ns,
+        tally=state_pb2.TallyObject(**{name: getattr(info.tally, name) for name in TALLIED}),
     ).SerializeToString(deterministic=True)
 
 
@@ -103,6 +136,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.next_submission = recorded.next_submission
     info.instance_uuid = recorded.instance_uuid
     info.last_decided_ns = recorded.last_decided_ns
+    info.tally = Tally(*(getattr(recorded.tally, name) for name in TALLIED))
 
 
 def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = None) -> SchedulerCore:

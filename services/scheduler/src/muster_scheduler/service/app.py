@@ -49,6 +49,7 @@ class SchedulerService:
                     self._settings.max_allocations_batch,
                     round(self._settings.check_invariants_every_s * 1e9),
                     groups,
+                    self._clock.monotonic,
                 ),
                 self._clock,
                 self._settings.worker,

@@ -6,7 +6,7 @@ They are recorded with the RM's object in the same transaction, so they survive 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from muster_bus.log import OutRecord
 from muster_bus.topics import (
@@ -41,6 +41,8 @@ from muster_scheduler.core.outcome import (
 )
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.follower import RmInfo, encode_registration, encode_rm
+from muster_scheduler.service.metrics import RmCounters
+from muster_scheduler.service.tally import counted
 
 # A response goes to one gRPC message and one log record: well under both limits (4 MiB and 1 MiB). Only a single item
 # that is larger makes a larger one; it then goes without others before it.
@@ -62,14 +64,24 @@ class Emitter:
         self._key = info.rm_id.encode()
         self._instance = (HEADER_INSTANCE, info.instance_uuid.encode())
         self._rm = (HEADER_RM_ID, self._key)
+        self._counters = RmCounters(info.rm_id)
         self.info = info
 
-    def emit(self, out: Outcome, next_submission: int, records: list[OutRecord]) -> None:
-        """Appends the records of an outcome; the RM's own object comes first, so that followers know it first."""
+    def emit(
+        self, out: Outcome, next_submission: int, records: list[OutRecord], took_us: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Appends the records of an outcome; the RM's own object comes first, so that followers know it first.
+
+        :param took_us: how long the outcome took, this included.
+        """
         place = len(records)
         self._states(out, records)
         self._responses(out.facts, records)
         self._events(out.events, records)
+        more = counted(out)
+        more.deciding_us = took_us()
+        self.info.tally.add(more)
+        self._counters.add(more)
         records.insert(place, self.rm_record(next_submission))
 
     def rm_record(self, next_submission: int) -> OutRecord:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -30,6 +31,7 @@ from muster_scheduler.queue_yaml import Problem, checksum, load_queue_config
 from muster_scheduler.service import ingest
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.errors import UnknownUser
+from muster_scheduler.service.tally import Stopwatch
 from muster_scheduler.service.users import UserGroups
 
 log = structlog.get_logger(__name__)
@@ -53,6 +55,7 @@ class SchedulerMachine:
     :param max_allocations_batch: see SchedulerSettings.
     :param check_invariants_every_ns: 0: only at recovery.
     :param groups: finds the groups of users who come without.
+    :param monotonic_s: for measuring how long decisions take; it decides nothing.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class SchedulerMachine:
         max_allocations_batch: int = 2000,
         check_invariants_every_ns: int = 0,
         groups: UserGroups | None = None,
+        monotonic_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -71,6 +75,7 @@ class SchedulerMachine:
         self._check_every_ns = check_invariants_every_ns
         self._groups = groups if groups is not None else UserGroups()
         self._checked_ns = 0
+        self._watch = Stopwatch(monotonic_s)
         self._folder = StateFolder()
         self._emitters: dict[str, Emitter] = {}
         self._outcomes: dict[str, Outcome] = {}
@@ -104,6 +109,7 @@ class SchedulerMachine:
     def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
         """Takes requests in order; gives what one transaction carries."""
         now_ns = self._time(now_ns)
+        self._watch.start()
         outputs: list[OutRecord] = []
         touched: dict[str, None] = {}
         for record in records:
@@ -113,6 +119,7 @@ class SchedulerMachine:
                 outputs.append(self._dead_letter(record, str(why)))
             else:
                 touched[rm_id] = None
+                self._watch.lap(rm_id)
         return self._decide(touched, now_ns, outputs)
 
     def tick(self, now_ns: int) -> list[OutRecord]:
@@ -125,6 +132,7 @@ class SchedulerMachine:
             or ((deadline_ns := state.core.next_deadline_ns()) is not None and deadline_ns <= now_ns)
         }
         self._check_invariants(now_ns)
+        self._watch.start()
         return self._decide(due, now_ns, [])
 
     def next_deadline_ns(self) -> int | None:
@@ -157,8 +165,14 @@ class SchedulerMachine:
                 self._unexhausted[rm_id] = None
             if out:
                 state.info.last_decided_ns = now_ns
-                self._emitters[rm_id].emit(out, state.core.next_submission, outputs)
+                self._emit(state, out, outputs)
+        self._watch.forget()
         return outputs
+
+    def _emit(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> None:
+        rm_id = state.info.rm_id
+        took_us = partial(self._watch.take_us, rm_id)
+        self._emitters[rm_id].emit(out, state.core.next_submission, outputs, took_us)
 
     def _check_invariants(self, now_ns: int) -> None:
         if self._check_every_ns and now_ns >= self._checked_ns + self._check_every_ns:
@@ -253,7 +267,7 @@ class SchedulerMachine:
         pending = self._outcomes.pop(info.rm_id, None)
         if pending:
             info.last_decided_ns = now_ns
-            emitter.emit(pending, state.core.next_submission, outputs)
+            self._emit(state, pending, outputs)
         text = update.config or self._default_config
         config, problems = load_queue_config(text)
         told = [*_problems(problems), *_resolver_problems(self._groups, config)]
@@ -315,6 +329,7 @@ class SchedulerMachine:
             info.next_event_id = known.info.next_event_id
             info.next_response_sequence = known.info.next_response_sequence
             info.next_submission = known.core.next_submission
+            info.tally = known.info.tally
         core = new_core(info, searching=True, config=config)
         info.last_decided_ns = now_ns
         emitter = Emitter(self._topics, info)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import httpx
 from muster_bus.clock import SystemClock
+from muster_bus.log import Log
 from muster_bus.settings import make_log
+from muster_bus.topics import Topics
 from muster_cli.serving import _everything
 from muster_cli.settings import embedded_defaults, load
 from muster_client import (
@@ -65,20 +67,29 @@ class MovableClock(SystemClock):
 
 
 class Muster(NamedTuple):
-    """Where it serves."""
+    """Where it serves, and what it is made of.
+
+    :ivar services: by name, as in a process of its own: scheduler, view, event-publisher, gateway.
+    """
 
     gateway: str
     http: str
     clock: MovableClock
+    log: Log
+    topics: Topics
+    services: dict[str, Any]
 
 
 @asynccontextmanager
-async def muster_here(directory: Path) -> AsyncIterator[Muster]:
-    """Gateway, scheduler, view and publisher on the embedded log, over real sockets."""
+async def muster_here(directory: Path, assignments: Sequence[str] = ()) -> AsyncIterator[Muster]:
+    """Gateway, scheduler, view and publisher, over real sockets; on the embedded log unless told otherwise.
+
+    :param assignments: further settings, each as ``--set`` takes it: "section.field=value".
+    """
     grpc_port, http_port = free_ports(2)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     given = [("gateway.grpc_address", "", gateway), ("gateway.http_address", "", http)]
-    settings = load(None, (), given, embedded_defaults(directory)).values
+    settings = load(None, assignments, given, embedded_defaults(directory)).values
     clock = MovableClock()
     log = make_log(settings.log, clock)
     _, parts, checks = _everything(settings, log, clock)
@@ -94,7 +105,8 @@ async def muster_here(directory: Path) -> AsyncIterator[Muster]:
         stack.push_async_callback(stop)
         for check in checks:
             await eventually(check, "Muster is ready")
-        yield Muster(gateway, f"http://{http}", clock)
+        services = {part.name: part.service for part in parts}
+        yield Muster(gateway, f"http://{http}", clock, log, settings.log.topics(), services)
 
 
 async def live_through(rm: Rm, queue: str, gangs: Sequence[str]) -> None:

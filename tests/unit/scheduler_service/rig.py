@@ -120,6 +120,8 @@ class Rig:
                 self._take_response(pb.ResponseEnvelope.FromString(record.value or b""))
             elif record.topic == topics.events:
                 headers = dict(record.headers)
+                if HEADER_EVENT_ID not in headers:
+                    continue  # for the RM only (seed 002)
                 event_id = int(headers[HEADER_EVENT_ID])
                 self.events.append((event_id, si.EventRecord.FromString(record.value or b"")))
             else:

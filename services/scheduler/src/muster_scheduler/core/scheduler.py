@@ -113,15 +113,21 @@ class SchedulerCore:
         self._collect_deadlines()
         return out
 
-    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> tuple[str, ...]:
+    def obstacles(self, config: ClusterConfig) -> tuple[str, ...]:
+        """Why another configuration, valid in itself, cannot be applied to what is there; empty: it can."""
         wanted = {each.name: each for each in config.partitions}
         found: list[str] = []
         for name, partition in self.partitions.items():
             found += (
                 reload.obstacles(partition, wanted[name]) if name in wanted else reload.removal_obstacles(partition)
             )
+        return tuple(found)
+
+    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> tuple[str, ...]:
+        found = self.obstacles(config)
         if found:
-            return tuple(found)
+            return found
+        wanted = {each.name: each for each in config.partitions}
         for name in [name for name in self.partitions if name not in wanted]:
             reload.remove(self.partitions.pop(name), out, now_ns)
         for name, each in wanted.items():

@@ -72,6 +72,9 @@ class RmInfo:
     :ivar next_event_id: the id of the next event; all below were written.
     :ivar last_decided_ns: the highest time that a decision used; time goes on from there.
     :ivar tally: goes on over registrations.
+    :ivar held: an operator paused it; goes on over registrations, until an operator resumes it.
+    :ivar callbacks: its callback stream as last heard of; ``connected`` False: there is none.
+    :ivar callbacks_since_ns: since when it is as it is.
     """
 
     rm_id: str
@@ -89,6 +92,15 @@ class RmInfo:
     instance_uuid: str = ""
     last_decided_ns: int = 0
     tally: Tally = field(default_factory=Tally)
+    held: bool = False
+    held_reason: str = ""
+    callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
+    callbacks_since_ns: int = 0
+
+    @property
+    def decides(self) -> bool:
+        """Whether anything is decided for it."""
+        return self.life != "STOPPED" and not self.held
 
 
 @dataclass(slots=True)
@@ -112,6 +124,10 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         instance_uuid=info.instance_uuid,
         last_decided_ns=info.last_decided_ns,
         tally=state_pb2.TallyObject(**{name: getattr(info.tally, name) for name in TALLIED}),
+        held=info.held,
+        held_reason=info.held_reason,
+        callbacks=info.callbacks if info.callbacks_since_ns else None,
+        callbacks_since_ns=info.callbacks_since_ns,
     ).SerializeToString(deterministic=True)
 
 
@@ -137,6 +153,8 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.instance_uuid = recorded.instance_uuid
     info.last_decided_ns = recorded.last_decided_ns
     info.tally = Tally(*(getattr(recorded.tally, name) for name in TALLIED))
+    info.held, info.held_reason = recorded.held, recorded.held_reason
+    info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
 
 
 def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = None) -> SchedulerCore:
@@ -151,7 +169,7 @@ def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = No
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
     core = SchedulerCore(config, searching=searching)
     core.next_submission = info.next_submission
-    core.apply(SetDeciding(info.life != "STOPPED"), info.last_decided_ns)
+    core.apply(SetDeciding(info.decides), info.last_decided_ns)
     return core
 
 
@@ -240,7 +258,7 @@ class StateFolder:
             _take_rm(info, recorded)
             return
         _take_rm(known.info, recorded)
-        known.core.apply(SetDeciding(known.info.life != "STOPPED"), known.info.last_decided_ns)
+        known.core.apply(SetDeciding(known.info.decides), known.info.last_decided_ns)
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)

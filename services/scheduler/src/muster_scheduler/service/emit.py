@@ -19,6 +19,7 @@ from muster_bus.topics import (
     state_key,
 )
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 
 from muster_scheduler import state_codec
@@ -32,15 +33,20 @@ from muster_scheduler.core.outcome import (
     Fact,
     NewAllocation,
     Outcome,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
     RejectedApplication,
     RejectedAsk,
     RejectedNode,
     ReleasedAllocation,
     ReleasedAsk,
+    SchedulingStateChanged,
+    TooSmallCluster,
     UpdatedApplication,
 )
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.follower import RmInfo, encode_registration, encode_rm
+from muster_scheduler.service import callback_words
 from muster_scheduler.service.metrics import RmCounters
 from muster_scheduler.service.tally import counted
 
@@ -103,6 +109,21 @@ class Emitter:
         envelope = pb.ResponseEnvelope(rm_id=self.info.rm_id, registration=result)
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
 
+    def admin_result(self, result: pb.AdminResult) -> OutRecord:
+        """The answer to an operator's command: likewise."""
+        envelope = pb.ResponseEnvelope(rm_id=self.info.rm_id, admin=result)
+        return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
+
+    def callback(self, message: callbacks_pb2.ToResourceManager) -> OutRecord:
+        """What goes to the RM's callback stream; takes the next number of its responses."""
+        sequence = self.info.next_response_sequence
+        self.info.next_response_sequence = sequence + 1
+        message.response_sequence = sequence
+        envelope = pb.ResponseEnvelope(
+            rm_id=self.info.rm_id, sequence=sequence, stream=pb.STREAM_CALLBACK, response=message.SerializeToString()
+        )
+        return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
+
     def tombstone(self, key: bytes) -> OutRecord:
         """An object is gone."""
         return OutRecord(self._topics.state, self._partition, key, None)
@@ -121,10 +142,11 @@ class Emitter:
         allocations = si.AllocationResponse()
         applications = si.ApplicationResponse()
         nodes = si.NodeResponse()
+        callbacks = callbacks_pb2.ToResourceManager()
         size = 0
         for fact in facts:
             if size > RESPONSE_BYTES_MAX:
-                self._flush(allocations, applications, nodes, records)
+                self._flush(allocations, applications, nodes, callbacks, records)
                 size = 0
             match fact:
                 case NewAllocation():
@@ -134,7 +156,7 @@ class Emitter:
                     added = _new(allocations, fact.partition, fact.allocation)
                     if added > ITEM_BYTES_MAX and size:
                         del allocations.new[-1]  # too large to go with the others
-                        self._flush(allocations, applications, nodes, records)
+                        self._flush(allocations, applications, nodes, callbacks, records)
                         size, added = 0, _new(allocations, fact.partition, fact.allocation)
                     size += added
                 case ReleasedAllocation():
@@ -185,18 +207,26 @@ class Emitter:
                 case RejectedNode():
                     nodes.rejected.add(nodeID=fact.node_id, reason=fact.reason)
                     size += len(fact.node_id) + len(fact.reason)
-        self._flush(allocations, applications, nodes, records)
+                case TooSmallCluster() if not self.info.callbacks.scheduling_states:
+                    pass  # it does not want to know
+                case PredicatesAsked() | PreemptionPredicatesAsked() | SchedulingStateChanged() | TooSmallCluster():
+                    size += callback_words.add(callbacks, fact, MESSAGE_CHARACTERS_MAX)
+        self._flush(allocations, applications, nodes, callbacks, records)
 
     def _flush(
         self,
         allocations: si.AllocationResponse,
         applications: si.ApplicationResponse,
         nodes: si.NodeResponse,
+        callbacks: callbacks_pb2.ToResourceManager,
         records: list[OutRecord],
     ) -> None:
         self._flush_one(_NODE, nodes, records)
         self._flush_one(_APPLICATION, applications, records)
         self._flush_one(_ALLOCATION, allocations, records)
+        if callbacks.ByteSize():
+            records.append(self.callback(callbacks))
+            callbacks.Clear()
 
     def _flush_one(
         self,

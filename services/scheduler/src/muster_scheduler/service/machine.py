@@ -21,14 +21,16 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler import state_codec
 from muster_scheduler.core import config_diff, invariants
 from muster_scheduler.core.commands import AppItem, SetDeciding, UpdateApplications, UpdateConfiguration
-from muster_scheduler.core.config import ClusterConfig, partition_name
+from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
 from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
-from muster_scheduler.queue_yaml import Problem, checksum, load_queue_config
+from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service import ingest
+from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
+from muster_scheduler.service.configuration import judge
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.errors import UnknownUser
 from muster_scheduler.service.tally import Stopwatch
@@ -38,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
-# Of a configuration update's changes told: the answer stays a small record; `muster config diff` shows them all.
-CHANGES_MAX = 1000
 _SHOWN_MAX = 256  # characters of an id in a reason
 
 
@@ -74,6 +74,7 @@ class SchedulerMachine:
         self._budget = max_allocations_batch
         self._check_every_ns = check_invariants_every_ns
         self._groups = groups if groups is not None else UserGroups()
+        self._admin = AdminCommands(self._groups, default_config)
         self._checked_ns = 0
         self._watch = Stopwatch(monotonic_s)
         self._folder = StateFolder()
@@ -216,6 +217,9 @@ class SchedulerMachine:
                 case "configuration":
                     update = si.UpdateConfigurationRequest.FromString(envelope.configuration)
                     self._configure(state, envelope.request_id, update, now_ns, outputs)
+                case "admin":
+                    emitter = self._emitters[rm_id]
+                    self._admin.take(state, envelope.request_id, envelope.admin, emitter, now_ns, out, outputs)
         except DecodeError as error:
             raise _Unreadable("not a RequestEnvelope with an SI request in it") from error
         return rm_id
@@ -227,7 +231,7 @@ class SchedulerMachine:
         if life == state.info.life:
             return
         state.info.life = life
-        state.core.apply(SetDeciding(life != "STOPPED"), now_ns, out)
+        state.core.apply(SetDeciding(state.info.decides), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
 
     def _with_groups(self, core: SchedulerCore, command: UpdateApplications, now_ns: int) -> UpdateApplications:
@@ -269,12 +273,11 @@ class SchedulerMachine:
             info.last_decided_ns = now_ns
             self._emit(state, pending, outputs)
         text = update.config or self._default_config
-        config, problems = load_queue_config(text)
-        told = [*_problems(problems), *_resolver_problems(self._groups, config)]
+        config, told = judge(text, self._groups)
         changes: list[str] = []
-        accepted = config is not None and not any(problem.severity == pb.ConfigProblem.ERROR for problem in told)
+        accepted = config is not None
         out = Outcome()
-        if config is not None and accepted and checksum(text) != checksum(info.config):
+        if config is not None and checksum(text) != checksum(info.config):
             changes = [str(change) for change in config_diff.diff(state.core.config, config)]
             state.core.apply(UpdateConfiguration(config), now_ns, out)
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
@@ -302,10 +305,9 @@ class SchedulerMachine:
     ) -> None:
         rm_id = envelope.rm_id
         text = request.config or self._default_config
-        config, problems = load_queue_config(text)
+        config, told = judge(text, self._groups)
         known = self._folder.rms.get(rm_id)
-        told = [*_problems(problems), *_resolver_problems(self._groups, config)]
-        if config is None or any(problem.severity == pb.ConfigProblem.ERROR for problem in told):
+        if config is None:
             info = known.info if known is not None else RmInfo(rm_id)
             emitter = Emitter(self._topics, info)
             outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
@@ -330,6 +332,10 @@ class SchedulerMachine:
             info.next_response_sequence = known.info.next_response_sequence
             info.next_submission = known.core.next_submission
             info.tally = known.info.tally
+            # A pause is the operator's, and about the RM, not about one life of it: an RM that starts anew, by itself
+            # or in a crash loop, must not lift it.
+            info.held, info.held_reason = known.info.held, known.info.held_reason
+            self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
         core = new_core(info, searching=True, config=config)
         info.last_decided_ns = now_ns
         emitter = Emitter(self._topics, info)
@@ -352,7 +358,7 @@ class SchedulerMachine:
         self._folder.rms[rm_id] = RmState(info, core)
         self._emitters[rm_id] = emitter
         self._outcomes[rm_id] = out
-        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(problems))
+        log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(told))
 
     def _dead_letter(self, record: Record, why: str) -> OutRecord:
         origin = f"{record.topic}/{record.partition}/{record.offset}"
@@ -383,26 +389,3 @@ def _published(core: SchedulerCore) -> list[tuple[str, Primary]]:
             found.extend((name, waitlist) for waitlist in queue.waitlists.values())
             found.append((name, queue))
     return [(name, what) for name, what in found if what.published]
-
-
-def _resolver_problems(groups: UserGroups, config: ClusterConfig | None) -> list[pb.ConfigProblem]:
-    """Why a configuration's resolvers cannot work on this machine."""
-    resolvers = {partition.user_group_resolver: None for partition in config.partitions} if config is not None else {}
-    return [
-        pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="usergroupresolver.type", message=problem)
-        for resolver in resolvers
-        if (problem := groups.problem(resolver))
-    ]
-
-
-def _problems(problems: list[Problem]) -> list[pb.ConfigProblem]:
-    return [
-        pb.ConfigProblem(
-            severity=pb.ConfigProblem.ERROR if problem.severity == "error" else pb.ConfigProblem.WARNING,
-            path=problem.path,
-            line=problem.line,
-            column=problem.column,
-            message=problem.message,
-        )
-        for problem in problems
-    ]

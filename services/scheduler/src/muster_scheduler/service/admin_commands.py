@@ -1,0 +1,195 @@
+"""What an operator asks (proto AdminCommand), answered with an AdminResult in the same transaction.
+
+A command that cannot be done is answered with why; whatever it is, the RM's streams hear of it only what follows from
+it. The one answer that takes time is the RM's own dump: the question goes out on its callback stream, and the result
+when the RM answers. What waits for that is bounded in number and in time, and is not recorded: who asked asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+from muster_bus.log import OutRecord
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
+from muster_proto.si.v1 import si_pb2 as si
+
+from muster_scheduler.core import config_diff
+from muster_scheduler.core.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
+from muster_scheduler.core.config import partition_name
+from muster_scheduler.core.outcome import AcceptedNode, Outcome, RejectedNode
+from muster_scheduler.follower import RmState
+from muster_scheduler.queue_yaml import checksum
+from muster_scheduler.service.configuration import judge
+from muster_scheduler.service.emit import Emitter
+from muster_scheduler.service.users import UserGroups
+
+log = structlog.get_logger(__name__)
+
+# Of a configuration's changes told: the answer stays a small record; `muster config diff` shows them all.
+CHANGES_MAX = 1000
+# Of one RM at once; who asked has given up long before the oldest is dropped.
+DUMPS_WAITING_MAX = 8
+DUMP_WAITS_NS = 60 * 1_000_000_000
+# A record of the log holds 1 MiB.
+DUMP_BYTES_MAX = 512 * 1024
+NO_CALLBACK = "Resource Manager did not register callback"
+_SHOWN_MAX = 256
+
+
+class AdminCommands:
+    """Carries out commands. See the module's words.
+
+    :param default_config: stands for an empty text.
+    """
+
+    def __init__(self, groups: UserGroups, default_config: str) -> None:
+        self._groups, self._default_config = groups, default_config
+        self._dumps: dict[str, dict[str, int]] = {}
+
+    def take(
+        self,
+        state: RmState,
+        request_id: str,
+        command: pb.AdminCommand,
+        emitter: Emitter,
+        now_ns: int,
+        out: Outcome,
+        outputs: list[OutRecord],
+    ) -> None:
+        """One command; its answer is among ``outputs``, or follows when the RM has said something. Raises DecodeError.
+
+        :param out: what the RM's transaction will carry.
+        """
+        result = pb.AdminResult(request_id=request_id)
+        match command.WhichOneof("command"):
+            case "pause":
+                result.changed = _hold(state, True, command.pause, emitter, now_ns, out, outputs)
+            case "resume":
+                result.changed = _hold(state, False, "", emitter, now_ns, out, outputs)
+            case "drain_node":
+                _drain(state, command.drain_node, result, now_ns, out)
+            case "validate":
+                self._validate(state, si.UpdateConfigurationRequest.FromString(command.validate), result)
+            case "dump_rm_state":
+                if self._ask_for_dump(state, request_id, result, emitter, now_ns, outputs):
+                    return
+            case _:
+                result.code = pb.AdminResult.NOT_POSSIBLE
+                result.message = "this scheduler does not know the command: it is older than the gateway"
+        outputs.append(emitter.admin_result(result))
+
+    def dumps_answered(
+        self,
+        rm_id: str,
+        answers: Iterable[callbacks_pb2.StateDumpAnswer],
+        emitter: Emitter,
+        outputs: list[OutRecord],
+    ) -> None:
+        """What the RM said of its state; an answer that nobody waits for is passed over."""
+        waiting = self._dumps.get(rm_id, {})
+        for answer in answers:
+            if waiting.pop(answer.id, None) is None:
+                continue
+            result = pb.AdminResult(request_id=answer.id)
+            size = len(answer.json.encode())
+            if answer.error or size > DUMP_BYTES_MAX:
+                result.code = pb.AdminResult.NOT_POSSIBLE
+                too_large = f"its dump has {size:,} bytes, expected at most {DUMP_BYTES_MAX:,}"
+                result.message = (
+                    f"the resource manager says: {answer.error[:_SHOWN_MAX]}" if answer.error else too_large
+                )
+            else:
+                result.json = answer.json
+            outputs.append(emitter.admin_result(result))
+        if not waiting:
+            self._dumps.pop(rm_id, None)
+
+    def callback_gone(self, rm_id: str, emitter: Emitter, outputs: list[OutRecord]) -> None:
+        """The RM's callback stream is gone, or the RM registered again: nobody will answer."""
+        for request_id in self._dumps.pop(rm_id, {}):
+            result = pb.AdminResult(request_id=request_id, code=pb.AdminResult.NOT_POSSIBLE)
+            result.message = "the resource manager's callback stream ended before it answered"
+            outputs.append(emitter.admin_result(result))
+
+    def _validate(self, state: RmState, update: si.UpdateConfigurationRequest, result: pb.AdminResult) -> None:
+        """As a configuration update would be answered now; nothing is applied, the extra configuration neither."""
+        text = update.config or self._default_config
+        config, problems = judge(text, self._groups)
+        if config is not None and checksum(text) != checksum(state.info.config):
+            for obstacle in state.core.obstacles(config):
+                problems.append(pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=obstacle))
+                config = None
+            if config is not None:
+                changes = config_diff.diff(state.core.config, config)
+                result.changes.extend(str(change) for change in changes[:CHANGES_MAX])
+        result.accepted = config is not None
+        result.problems.extend(problems)
+
+    def _ask_for_dump(
+        self,
+        state: RmState,
+        request_id: str,
+        result: pb.AdminResult,
+        emitter: Emitter,
+        now_ns: int,
+        outputs: list[OutRecord],
+    ) -> bool:
+        """Whether the question went out; else the result says why not."""
+        info = state.info
+        result.code = pb.AdminResult.NOT_POSSIBLE
+        if not info.callbacks.connected or not info.callbacks.state_dump:
+            result.message = NO_CALLBACK
+            return False
+        waiting = self._dumps.setdefault(info.rm_id, {})
+        for old in [each for each, asked_ns in waiting.items() if now_ns - asked_ns >= DUMP_WAITS_NS]:
+            del waiting[old]
+        if len(waiting) >= DUMPS_WAITING_MAX:
+            result.message = f"{len(waiting)} dumps of the resource manager are waited for already: try again"
+            return False
+        waiting[request_id] = now_ns
+        question = callbacks_pb2.StateDumpQuestion(id=request_id)
+        outputs.append(emitter.callback(callbacks_pb2.ToResourceManager(state_dumps=[question])))
+        # The number that it took is recorded with it.
+        outputs.append(emitter.rm_record(state.core.next_submission))
+        return True
+
+
+def _hold(
+    state: RmState, held: bool, reason: str, emitter: Emitter, now_ns: int, out: Outcome, outputs: list[OutRecord]
+) -> bool:
+    """Pauses or resumes; whether that changed anything (a second pause does not change the first one's reason)."""
+    info = state.info
+    if info.held == held:
+        return False
+    info.held, info.held_reason = held, reason
+    state.core.apply(SetDeciding(info.decides), now_ns, out)
+    outputs.append(emitter.rm_record(state.core.next_submission))
+    log.info("rm paused" if held else "rm resumed", rm=info.rm_id, reason=reason)
+    return True
+
+
+def _drain(
+    state: RmState, wanted: pb.AdminCommand.DrainNode, result: pb.AdminResult, now_ns: int, out: Outcome
+) -> None:
+    name = partition_name(wanted.partition)
+    partition = state.core.partitions.get(name)
+    node = partition.nodes.get(wanted.node_id) if partition is not None else None
+    if node is None:
+        result.code = pb.AdminResult.NOT_FOUND
+        result.message = (
+            f"partition {name[:_SHOWN_MAX]!r} does not exist"
+            if partition is None
+            else f"node {wanted.node_id[:_SHOWN_MAX]!r} does not exist in partition {name}"
+        )
+        return
+    result.allocations = len(node.allocations)
+    if node.schedulable == wanted.schedulable:
+        return
+    action = NodeAction.DRAIN_TO_SCHEDULABLE if wanted.schedulable else NodeAction.DRAIN_NODE
+    told = len(out.facts)
+    state.core.apply(UpdateNodes((NodeItem(wanted.node_id, action, partition=name),)), now_ns, out)
+    # The RM did not ask: it gets no answer. (It sees the event, and where its asks go.)
+    out.facts[told:] = [fact for fact in out.facts[told:] if not isinstance(fact, AcceptedNode | RejectedNode)]
+    result.changed = True

@@ -1,0 +1,37 @@
+"""Judges a queue configuration's text as the scheduler would take it, on this machine."""
+
+from __future__ import annotations
+
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+
+from muster_scheduler.core.config import ClusterConfig
+from muster_scheduler.queue_yaml import Problem, load_queue_config
+from muster_scheduler.service.users import UserGroups
+
+
+def judge(text: str, groups: UserGroups) -> tuple[ClusterConfig | None, list[pb.ConfigProblem]]:
+    """What the text says, None when it cannot be taken, and everything that is wrong or odd in it."""
+    config, problems = load_queue_config(text)
+    told = [*map(_problem, problems), *_resolver_problems(groups, config)]
+    refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in told)
+    return None if refused else config, told
+
+
+def _resolver_problems(groups: UserGroups, config: ClusterConfig | None) -> list[pb.ConfigProblem]:
+    """Why a configuration's resolvers cannot work on this machine."""
+    resolvers = {partition.user_group_resolver: None for partition in config.partitions} if config is not None else {}
+    return [
+        pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="usergroupresolver.type", message=problem)
+        for resolver in resolvers
+        if (problem := groups.problem(resolver))
+    ]
+
+
+def _problem(problem: Problem) -> pb.ConfigProblem:
+    return pb.ConfigProblem(
+        severity=pb.ConfigProblem.ERROR if problem.severity == "error" else pb.ConfigProblem.WARNING,
+        path=problem.path,
+        line=problem.line,
+        column=problem.column,
+        message=problem.message,
+    )

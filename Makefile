@@ -20,7 +20,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo test test-unit check format simulate simulate-gangs bench bench-core openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs bench bench-core openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -38,6 +38,9 @@ $(VENV)/.installed-dev: $(DEVELOPMENT) pyproject.toml scripts/venv
 
 demo: install ## a scheduler on this machine, a cluster's trace through it, and a table of what happened
 	@$(BIN)/muster demo
+
+examples: install ## every resource manager of examples/, one after the other, against a Muster of its own
+	@$(BIN)/python examples/run_all.py
 
 test: install-dev ## every test; finds or installs Kafka, Redis and PostgreSQL (tests/README.md)
 	@scripts/test-servers
@@ -82,8 +85,9 @@ openb: install-dev ## four node sort policies on the openb trace: table and plot
 figures: install-dev ## README's table of figures from bench's JSON
 	@$(BIN)/python scripts/figures $(BENCH_OUT)
 
-proto: install-dev ## stubs from proto/
+proto: install-dev ## stubs from proto/, and where Go is here those of examples/go-rm
 	PYTHON=$(BIN)/python scripts/proto
+	@if command -v go >/dev/null; then $(MAKE) -C examples/go-rm stubs PROTOC="$(abspath $(BIN))/python -m grpc_tools.protoc"; fi
 
 lock: install-dev ## resolve requirements/*.lock anew
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade

@@ -1,9 +1,9 @@
-// A resource manager in Go: one node, one application, one task.
+// A resource manager in Go: registers, brings nodes, an application and tasks, hears what the scheduler decides, leaves.
 //
 //	muster up --data-dir /tmp/muster
-//	go run . -gateway 127.0.0.1:9090
+//	make && bin/go-rm -gateway 127.0.0.1:9090 [-generation previous] [-callbacks=false]
 //
-// Its stubs (package si) are those of the scheduler interface alone: nothing in them is Muster's.
+// Its stubs (packages si and muster) are made by the Makefile from Muster's protos.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"time"
 
@@ -34,28 +35,42 @@ partitions:
 func main() {
 	gateway := flag.String("gateway", "127.0.0.1:9090", "address of a gateway")
 	rmID := flag.String("rm", "go-rm", "id of this resource manager")
-	timeout := flag.Duration("timeout", 30*time.Second, "for the whole run")
+	generation := flag.String("generation", "current", "of the interface: current or previous")
+	callbacks := flag.Bool("callbacks", true, "be asked where a task may go (current generation)")
 	announce := flag.Bool("announce", true, "say the rmID when a stream is opened, so that answers can come at once")
+	timeout := flag.Duration("timeout", 30*time.Second, "for the whole run")
 	flag.Parse()
+
 	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 	defer cancel()
-	if *announce {
-		ctx = metadata.AppendToOutgoingContext(ctx, "muster-rm-id", *rmID)
+	connection, err := grpc.NewClient(*gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		log.Fatal(err)
 	}
-	if err := run(ctx, *gateway, *rmID); err != nil {
+	defer connection.Close()
+
+	var play func(*resourceManager) error
+	switch {
+	case *generation == "previous":
+		play = previous
+	case *generation == "current" && *callbacks:
+		play = func(rm *resourceManager) error { return askedFirst(rm, connection) }
+	case *generation == "current":
+		play = current
+	default:
+		log.Fatalf("-generation %q: expected current or previous", *generation)
+	}
+	if err := run(ctx, connection, *rmID, *announce, play); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, gateway, rmID string) error {
-	connection, err := grpc.NewClient(gateway, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return err
-	}
-	defer connection.Close()
+// run is an RM's life: registered, its three streams open at the same time, and gone for good.
+func run(
+	ctx context.Context, connection *grpc.ClientConn, rmID string, announce bool, play func(*resourceManager) error,
+) error {
 	scheduler := si.NewSchedulerClient(connection)
-
-	_, err = scheduler.RegisterResourceManager(ctx, &si.RegisterResourceManagerRequest{
+	_, err := scheduler.RegisterResourceManager(ctx, &si.RegisterResourceManagerRequest{
 		RmID: rmID, Version: "1", PolicyGroup: "queues", Config: queues,
 	})
 	if err != nil {
@@ -63,106 +78,35 @@ func run(ctx context.Context, gateway, rmID string) error {
 	}
 	fmt.Println("registered", rmID)
 
-	// Three streams, open at the same time.
-	nodes, err := scheduler.UpdateNode(ctx)
-	if err != nil {
+	rm := &resourceManager{id: rmID, ctx: ctx}
+	if announce {
+		rm.ctx = metadata.AppendToOutgoingContext(ctx, "muster-rm-id", rmID)
+	}
+	if rm.nodes, err = scheduler.UpdateNode(rm.ctx); err != nil {
 		return err
 	}
-	applications, err := scheduler.UpdateApplication(ctx)
-	if err != nil {
+	if rm.applications, err = scheduler.UpdateApplication(rm.ctx); err != nil {
 		return err
 	}
-	allocations, err := scheduler.UpdateAllocation(ctx)
-	if err != nil {
+	if rm.allocations, err = scheduler.UpdateAllocation(rm.ctx); err != nil {
 		return err
 	}
-
-	if err := addNode(nodes, rmID); err != nil {
-		return fmt.Errorf("node: %w", err)
+	if err := play(rm); err != nil {
+		return err
 	}
-	if err := addApplication(applications, rmID); err != nil {
-		return fmt.Errorf("application: %w", err)
-	}
-	if err := ask(allocations, rmID); err != nil {
-		return fmt.Errorf("ask: %w", err)
-	}
-	return errors.Join(nodes.CloseSend(), applications.CloseSend(), allocations.CloseSend())
+	return leave(ctx, scheduler, rmID)
 }
 
-func addNode(stream si.Scheduler_UpdateNodeClient, rmID string) error {
-	err := stream.Send(&si.NodeRequest{RmID: rmID, Nodes: []*si.NodeInfo{{
-		NodeID:              "node-1",
-		Action:              si.NodeInfo_CREATE,
-		Attributes:          map[string]string{"si/node-partition": "default", "si/hostname": "node-1"},
-		SchedulableResource: resource(map[string]int64{"vcore": 4_000, "memory": 16 << 30}),
-	}}})
+// leave says on a stream of its own that the RM is gone for good; the scheduler then ends every stream.
+func leave(ctx context.Context, scheduler si.SchedulerClient, rmID string) error {
+	ctx = metadata.AppendToOutgoingContext(ctx, "muster-rm-id", rmID, "muster-shutdown", "true")
+	stream, err := scheduler.UpdateNode(ctx)
 	if err != nil {
 		return err
 	}
-	answer, err := stream.Recv()
-	if err != nil {
-		return err
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("leave: expected the end of the stream, got %w", err)
 	}
-	for _, node := range answer.Rejected {
-		return fmt.Errorf("%s was rejected: %s", node.NodeID, node.Reason)
-	}
-	fmt.Println("node", answer.Accepted[0].NodeID)
+	fmt.Println("left")
 	return nil
-}
-
-func addApplication(stream si.Scheduler_UpdateApplicationClient, rmID string) error {
-	err := stream.Send(&si.ApplicationRequest{RmID: rmID, New: []*si.AddApplicationRequest{{
-		ApplicationID: "app-1",
-		QueueName:     "root.batch",
-		PartitionName: "default",
-		Ugi:           &si.UserGroupInformation{User: "me", Groups: []string{"us"}},
-	}}})
-	if err != nil {
-		return err
-	}
-	for {
-		answer, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		for _, application := range answer.Rejected {
-			return fmt.Errorf("%s was rejected: %s", application.ApplicationID, application.Reason)
-		}
-		for _, application := range answer.Accepted {
-			fmt.Println("application", application.ApplicationID)
-			return nil
-		}
-	}
-}
-
-func ask(stream si.Scheduler_UpdateAllocationClient, rmID string) error {
-	err := stream.Send(&si.AllocationRequest{RmID: rmID, Allocations: []*si.Allocation{{
-		AllocationKey:    "task-1",
-		ApplicationID:    "app-1",
-		PartitionName:    "default",
-		ResourcePerAlloc: resource(map[string]int64{"vcore": 1_000, "memory": 1 << 30}),
-		AllocationTags:   map[string]string{"kubernetes.io/meta/podName": "task-1"},
-	}}})
-	if err != nil {
-		return err
-	}
-	answer, err := stream.Recv()
-	if err != nil {
-		return err
-	}
-	for _, rejected := range answer.RejectedAllocations {
-		return fmt.Errorf("%s was rejected: %s", rejected.AllocationKey, rejected.Reason)
-	}
-	for _, made := range answer.New {
-		fmt.Println("allocation", made.AllocationKey, "on", made.NodeID)
-	}
-	return nil
-}
-
-func resource(quantities map[string]int64) *si.Resource {
-	made := &si.Resource{Resources: map[string]*si.Quantity{}}
-	for name, value := range quantities {
-		made.Resources[name] = &si.Quantity{Value: value}
-	}
-	return made
 }

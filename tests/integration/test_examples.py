@@ -1,0 +1,189 @@
+"""Every example, started as a user starts it, against a real Muster: what it prints, and that it ends well."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from muster_client.local import LocalProcess, free_ports, muster_command
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+GO_RM = EXAMPLES / "go-rm"
+BUILD_TIMEOUT_S = 300  # grpc-go is compiled once per machine, on two busy cores
+RUN_TIMEOUT_S = 60
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_TIMEOUT_S + 2 * RUN_TIMEOUT_S)]
+needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the Go example is not tried")
+
+NO_PROGRAMS = {"python/wire.py", "run_all.py"}
+
+# Of what each program prints: these lines' beginnings, in this order, among others. A program judges the rest itself.
+PYTHON_TOLD = {
+    "rm_minimal.py": [
+        "run task-0 on node-1",
+        "run task-1 on node-1",
+        "run task-2 on node-1",
+        "task-0 has ended on node-1",
+    ],
+    "gang.py": ["hold room for room-0", "end room-", "run worker-"],
+    "python/current.py": [
+        "   node        accepted: nodeID=node-1",
+        "   node        rejected: nodeID=node-2 reason=",
+        "   application rejected: applicationID=app-2 reason=",
+        "   allocation  new: allocationKey=survivor ",
+        "   application updated: applicationID=app-1 state=Running",
+        "   allocation  rejectedAllocations: allocationKey=task-3 applicationID=app-2 reason=",
+        "   allocation  released: partitionName=default applicationID=app-1 terminationType=STOPPED_BY_RM",
+        "   allocation  released: partitionName=default applicationID=gang terminationType=PLACEHOLDER_REPLACED",
+        "   allocation  new: allocationKey=worker ",
+        "   node        accepted: nodeID=node-2",
+        "12. ",
+        "all as expected",
+    ],
+    "python/previous.py": [
+        "   allocation  new: allocationKey=survivor UUID=9c2f6b1e nodeID=node-1",
+        "   application updated: applicationID=app-1 state=Starting",
+        "   application updated: applicationID=app-1 state=Running",
+        *["   allocation  new: allocationKey=task UUID="] * 4,
+        "   allocation  rejected: allocationKey=lost applicationID=nobody reason=",
+        "   allocation  releasedAsks: partitionName=default applicationID=app-1 allocationKey=large",
+        "   allocation  new: allocationKey=short UUID=",
+        "   node        accepted: nodeID=node-1",
+        "   application updated: applicationID=app-1 state=Completing",
+        "all as expected",
+    ],
+    "python/callbacks.py": [
+        "   callbacks   welcome: ",
+        "   callbacks   predicates: ",
+        "   callbacks   predicates: ",
+        "   allocation  new: allocationKey=task-1 ",
+        "   callbacks   predicates: ",
+        "   callbacks   predicates: ",
+        "5. ",
+        "   callbacks   configurations: id=add-a-queue",
+        "all as expected",
+    ],
+}
+
+GO_TASK = [
+    "application app-1",
+    "allocation task-1 on node-1",
+    "application app-1 is Accepted",
+    "application app-1 is Running",
+    "released task-1",
+    "left",
+]
+# All that the program prints.
+GO_TOLD = {
+    "current": ["registered go-rm", "node node-1", *GO_TASK],
+    "upstream-only": ["registered go-rm", "node node-1", *GO_TASK],
+    "callbacks": [
+        "registered go-rm",
+        "callbacks open",
+        "node node-1",
+        "node node-2",
+        "application app-1",
+        "may task-1 go to node-1 false",
+        "may task-1 go to node-2 true",
+        "allocation task-1 on node-2",
+        *GO_TASK[2:],
+    ],
+    "previous": [
+        "registered go-rm",
+        "application app-1",
+        "node node-1",
+        "allocation survivor on node-1",
+        "application app-1 is Accepted",
+        "application app-1 is Starting",
+        "application app-1 is Running",
+        "allocation task on node-1",
+        "allocation task on node-1",
+        "released ask task",
+        "released task",
+        "left",
+    ],
+}
+GO_FLAGS = {
+    "current": ["-callbacks=false"],
+    "upstream-only": ["-callbacks=false", "-announce=false"],
+    "callbacks": [],
+    "previous": ["-generation", "previous"],
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a `muster up` that all examples of this module share, as different RMs."""
+    directory = tmp_path_factory.mktemp("muster")
+    grpc_port, http_port = free_ports(2)
+    address = f"127.0.0.1:{grpc_port}"
+    options = ["--data-dir", str(directory / "data"), "--grpc-address", address]
+    muster = LocalProcess(
+        muster_command("up", *options, "--http-address", f"127.0.0.1:{http_port}"), directory / "muster.log"
+    )
+    muster.start()
+    try:
+        asyncio.run(muster.serving(address))
+        yield address
+    finally:
+        muster.stop()
+
+
+@pytest.fixture(scope="module")
+def go_rm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Go example, built from the stubs that are committed."""
+    program = tmp_path_factory.mktemp("go") / "go-rm"
+    build = run("go", "build", "-buildvcs=false", "-o", str(program), ".", cwd=GO_RM, timeout_s=BUILD_TIMEOUT_S)
+    assert build.returncode == 0, build.stderr
+    return program
+
+
+def run(*command: str, cwd: Path = ROOT, timeout_s: float = RUN_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def test_every_program_has_its_row() -> None:
+    programs = {
+        str(path.relative_to(EXAMPLES)) for pattern in ("*.py", "python/*.py") for path in EXAMPLES.glob(pattern)
+    }
+    assert programs - NO_PROGRAMS == set(PYTHON_TOLD)
+
+
+@pytest.mark.parametrize("program", sorted(PYTHON_TOLD))
+def test_an_example_in_python(program: str, gateway: str) -> None:
+    done = run(sys.executable, str(EXAMPLES / program), gateway)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = iter(done.stdout.splitlines())
+    for beginning in PYTHON_TOLD[program]:
+        assert any(line.startswith(beginning) for line in told), (
+            f"{beginning!r} is not (or not there) in\n{done.stdout}"
+        )
+
+
+@pytest.mark.parametrize("program", ["current.py", "previous.py", "callbacks.py"])
+def test_an_example_in_python_fails_without_a_scheduler(program: str) -> None:
+    done = run(sys.executable, str(EXAMPLES / "python" / program), f"127.0.0.1:{free_ports(1)[0]}")
+    assert done.returncode == 1
+    assert "the call failed: UNAVAILABLE" in done.stderr
+
+
+@needs_go
+@pytest.mark.parametrize("way", sorted(GO_TOLD))
+def test_the_example_in_go(way: str, go_rm: Path, gateway: str) -> None:
+    done = run(str(go_rm), "-gateway", gateway, *GO_FLAGS[way])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == GO_TOLD[way]
+
+
+@needs_go
+def test_the_stubs_in_go_are_fresh() -> None:
+    """Its own Makefile makes them again from proto/, with tools of pinned versions, and compares."""
+    protoc = f"{sys.executable} -m grpc_tools.protoc"
+    done = run("make", "-C", str(GO_RM), "check", f"PROTOC={protoc}", timeout_s=BUILD_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -17,7 +17,7 @@ from muster_bus.errors import LogUnavailable
 from muster_bus.topics import Topics
 from muster_gateway.sessions.contract import Cursor, Seat
 from muster_gateway.sessions.memory import MemorySessions
-from muster_gateway.stream_kind import StreamKind
+from muster_gateway.stream_kind import SI_KINDS, StreamKind
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 Code = grpc.StatusCode
@@ -41,13 +41,13 @@ async def test_whatever_stalls_each_stream_gets_exactly_its_responses(world: Rig
     rms = ["rm1", "rm2", "rm3"]
     for rm_id in rms:
         await world.registered(gateway, rm_id)
-    sent: dict[tuple[str, StreamKind], list[int]] = {pair: [] for pair in itertools.product(rms, StreamKind)}
+    sent: dict[tuple[str, StreamKind], list[int]] = {pair: [] for pair in itertools.product(rms, SI_KINDS)}
     done = asyncio.Event()
 
     async def produce() -> None:
         for _ in range(150):
             rm_id = chance.choice(rms)
-            kinds = chance.choices(list(StreamKind), weights=(6, 2, 1), k=chance.randint(1, 12))
+            kinds = chance.choices(list(SI_KINDS), weights=(6, 2, 1), k=chance.randint(1, 12))
             first = world.scheduler.sequences[rm_id] + 1
             await world.scheduler.emit(rm_id, kinds)
             for number, kind in enumerate(kinds, first):

@@ -14,7 +14,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings, make_log
 from muster_gateway.errors import Superseded
 from muster_gateway.sessions.memory import MemorySessions
-from muster_gateway.stream_kind import StreamKind
+from muster_gateway.stream_kind import SI_KINDS, StreamKind
 from muster_proto.si.v1 import si_pb2
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
@@ -220,8 +220,8 @@ async def test_a_newer_stream_supersedes_the_older_one(world: Rig) -> None:
 async def test_streams_of_an_earlier_registration_end(world: Rig) -> None:
     gateway = await world.gateway()
     channel = await world.registered(gateway)
-    older = [channel.open(kind, "rm") for kind in StreamKind]
-    await world.scheduler.emit("rm", list(StreamKind))
+    older = [channel.open(kind, "rm") for kind in SI_KINDS]
+    await world.scheduler.emit("rm", list(SI_KINDS))
     for stream in older:
         await stream.take(1)
     await world.scheduler.emit("rm", [NODE])  # not for the new registration
@@ -238,14 +238,14 @@ async def test_streams_of_an_earlier_registration_end(world: Rig) -> None:
 async def test_too_many_streams_are_refused(world: Rig) -> None:
     gateway = await world.gateway(max_streams=3)
     channel = await world.registered(gateway)
-    streams = [channel.open(kind, "rm") for kind in StreamKind]
-    await world.scheduler.emit("rm", list(StreamKind))
+    streams = [channel.open(kind, "rm") for kind in SI_KINDS]
+    await world.scheduler.emit("rm", list(SI_KINDS))
     for stream in streams:
         await stream.take(1)
     code, _ = await channel.open(NODE, "rm").status()
     assert code is Code.RESOURCE_EXHAUSTED
     streams[0].cancel()
-    await eventually(lambda: len(gateway._servicer._calls) < 3, "a cancelled stream makes room")  # type: ignore[union-attr]
+    await eventually(lambda: len(gateway._calls) < 3, "a cancelled stream makes room")  # type: ignore[union-attr]
     again = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     await again.take(1)
@@ -455,7 +455,7 @@ async def test_cancelled_streams_leave_nothing_behind(world: Rig) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await stream.call.code()
         await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
-    await eventually(lambda: not gateway._table.all() and not gateway._servicer._calls, "no stream is left")  # type: ignore[union-attr]
+    await eventually(lambda: not gateway._table.all() and not gateway._calls, "no stream is left")  # type: ignore[union-attr]
     await eventually(lambda: len(asyncio.all_tasks()) <= before, "no task is left")
     assert gateway._tails[0]._feeds == {}
     assert gateway._tails[1]._feeds == {}

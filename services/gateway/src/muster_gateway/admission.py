@@ -72,9 +72,9 @@ def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
     return rm_id
 
 
-def check_rm_id(rm_id: str, limits: AdmissionLimits) -> None:
+def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> None:
     """Raises InvalidRequest for an rmID that cannot name an RM."""
-    if problem := _name_problem(rm_id, "rmID", limits.max_id_chars):
+    if problem := _name_problem(rm_id, field, limits.max_id_chars):
         raise InvalidRequest(problem)
 
 

@@ -127,6 +127,18 @@ class RequestCodec:
         envelope.lifecycle.reason = reason
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
+    def callback_answers(self, rm_id: str, partition: int, payload: bytes, now_ns: int) -> OutRecord:
+        """A muster.v1.FromResourceManager with answers only."""
+        envelope = self._envelope(rm_id, now_ns)
+        envelope.callback_answers = payload
+        return self._record(rm_id, partition, envelope)
+
+    def callback_stream(self, rm_id: str, note: envelope_pb2.CallbackStream, now_ns: int) -> OutRecord:
+        """A callback stream has its seat, or is gone."""
+        envelope = self._envelope(rm_id, now_ns)
+        envelope.callback_stream.CopyFrom(note)
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
     def _envelope(self, rm_id: str, now_ns: int, request_id: str = "") -> envelope_pb2.RequestEnvelope:
         return envelope_pb2.RequestEnvelope(
             rm_id=rm_id,
@@ -199,6 +211,8 @@ class KnownRm:
     rm_id: str
     state: RmState
     registrations: int
+    callbacks_epoch: int = 0
+    callbacks_connected: bool = False
 
 
 def read_known_rm(record: Record) -> KnownRm | None:
@@ -216,4 +230,4 @@ def read_known_rm(record: Record) -> KnownRm | None:
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no RmObject") from error
     state = RmState(value.state) if value.state in _STATES else RmState.RUNNING
-    return KnownRm(rm_id, state, value.registrations)
+    return KnownRm(rm_id, state, value.registrations, value.callbacks.epoch, value.callbacks.connected)

@@ -2,7 +2,10 @@
 
 A step is one compare-and-set, so of several gateways exactly one takes it, and that one writes the note. Should it die
 between the two, or the log be away, the session's ``announced`` tells the next sweep that the note is owed. Notes are
-states, not changes: one too many does no harm.
+states, not changes: one too many does no harm. A callback stream's end is noted in the same way: ``callbacks_told``
+stays set until that note is durable.
+
+Which streams keep an RM running: any of them, the callback stream too. An RM that only answers questions is there.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ from muster_bus.clock import Clock
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError, LogDown, NotRegistered, RmStopped, SessionsDown, Superseded, shown
 from muster_gateway.rm_life import RmEvent, RmState, next_state
-from muster_gateway.sessions.contract import NOWHERE, Cursor, Seat, Session, SessionStore
+from muster_gateway.sessions.contract import NOBODY, NOWHERE, Cursor, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
 
 Announce = Callable[[str, RmState, str], Awaitable[None]]
+CallbacksGone = Callable[[str, int], Awaitable[None]]
 Change = Callable[[Session | None], Session | None]
 
 # Each failed attempt means that another writer succeeded; so many in a row is no coincidence any more.
@@ -45,6 +49,10 @@ class OpenStreams(Protocol):
         """The epoch of this gateway's stream; None: it has none."""
         ...
 
+    def is_sitting_down(self, rm_id: str, kind: StreamKind) -> bool:
+        """Whether a stream of this gateway is about to take that seat, or has just taken it."""
+        ...
+
     def held(self) -> list[tuple[str, StreamKind, int]]: ...
 
     def end(self, rm_id: str, kind: StreamKind, error: GatewayError) -> None: ...
@@ -54,18 +62,21 @@ class LifeKeeper:
     """See the module's words.
 
     :param announce: writes a note to si.requests and returns when it is durable. Raises LogDown.
+    :param callbacks_gone: the same for the end of an RM's callback stream, with the epoch that its seat has now.
     """
 
     def __init__(
         self,
         sessions: SessionStore,
         announce: Announce,
+        callbacks_gone: CallbacksGone,
         clock: Clock,
         gateway_id: str,
         lease_ttl_s: float,
         pause_timeout_s: float,
     ) -> None:
         self._sessions, self._announce, self._clock, self._gateway_id = sessions, announce, clock, gateway_id
+        self._callbacks_gone = callbacks_gone
         self._lease_ttl_s, self._pause_timeout_s = lease_ttl_s, pause_timeout_s
 
     # ---- what streams and registrations do ------------------------------------------------------------------------
@@ -81,7 +92,7 @@ class LifeKeeper:
             fresh = replace(session.without_holders(), registered_at=at)
             return self._step(fresh, RmEvent.REGISTERED)
 
-        await self._change(rm_id, change)
+        await self._tell_gone(await self._change(rm_id, change))
 
     async def take_seat(self, rm_id: str, kind: StreamKind) -> Taken:
         """Opens a stream. Raises NotRegistered, RmStopped, SessionsDown, LogDown."""
@@ -92,7 +103,10 @@ class LifeKeeper:
             if session.state is RmState.STOPPED:
                 raise RmStopped(rm_id, session.why)
             epoch = session.seats[kind].epoch + 1 if kind in session.seats else 1
-            return self._step(session.with_seat(kind, Seat(self._gateway_id, epoch)), RmEvent.STREAM_OPENED)
+            seated = session.with_seat(kind, Seat(self._gateway_id, epoch))
+            if kind is StreamKind.CALLBACK:
+                seated = replace(seated, callbacks_told=True)
+            return self._step(seated, RmEvent.STREAM_OPENED)
 
         session = await self._known(rm_id, change)
         assert session is not None
@@ -115,12 +129,14 @@ class LifeKeeper:
         def change(session: Session | None) -> Session | None:
             if session is None or session.seats.get(kind) != Seat(self._gateway_id, epoch):
                 return None
-            left = session.with_seat(kind, Seat("", epoch))
+            left = session.vacated(kind)
             if any(seat.gateway_id for seat in left.seats.values()):
                 return left
             return self._step(left, RmEvent.ALL_STREAMS_CLOSED)
 
-        await self._change(rm_id, change)
+        after = await self._change(rm_id, change)
+        if kind is StreamKind.CALLBACK:
+            await self._tell_gone(after)
 
     async def must_live(self, rm_id: str) -> None:
         """For a request beside the streams. Raises NotRegistered, RmStopped, SessionsDown."""
@@ -141,7 +157,7 @@ class LifeKeeper:
                 raise NotRegistered(rm_id)
             return self._step(session.without_holders(), RmEvent.SHUTDOWN)
 
-        await self._known(rm_id, change)
+        await self._tell_gone(await self._known(rm_id, change))
 
     # ---- what time does -------------------------------------------------------------------------------------------
 
@@ -149,8 +165,9 @@ class LifeKeeper:
         """One round: sign of life, then every RM whose time has come. Raises SessionsDown."""
         # 1. this gateway lives
         await self._sessions.renew_lease(self._gateway_id, self._lease_ttl_s)
-        living = await self._sessions.living() | {self._gateway_id}
         sessions = {session.rm_id: session for session in await self._sessions.all()}
+        # (Asked after the sessions: whoever has taken a seat in them had its lease before.)
+        living = await self._sessions.living() | {self._gateway_id}
         # 2. its streams: those that lost their seat end, those whose seat was lost are seated again
         for rm_id, kind, epoch in streams.held():
             await self._check_seat(streams, sessions.get(rm_id), rm_id, kind, epoch)
@@ -168,7 +185,7 @@ class LifeKeeper:
             if await self._sessions.marked():
                 streams.end(rm_id, kind, NotRegistered(rm_id))
             return  # forgotten since this sweep began: the next one fills the store first
-        seat = session.seats.get(kind, Seat("", 0))
+        seat = session.seats.get(kind, NOBODY)
         if session.state is RmState.STOPPED:
             streams.end(rm_id, kind, RmStopped(rm_id, session.why))
         elif seat.epoch > epoch:
@@ -182,16 +199,21 @@ class LifeKeeper:
         def change(session: Session | None) -> Session | None:
             if session is None or session.state in (RmState.INIT, RmState.STOPPED):
                 return None
-            if session.seats.get(kind, Seat("", 0)).epoch > epoch:
+            if session.seats.get(kind, NOBODY).epoch > epoch:
                 return None
-            return self._step(session.with_seat(kind, Seat(self._gateway_id, epoch)), RmEvent.STREAM_OPENED)
+            seated = session.with_seat(kind, Seat(self._gateway_id, epoch))
+            if kind is StreamKind.CALLBACK:  # what the log did not know yet when the store was filled from it
+                seated = replace(seated, callbacks_told=True)
+            return self._step(seated, RmEvent.STREAM_OPENED)
 
         await self._change(rm_id, change)
 
     async def _sweep_one(self, session: Session, living: frozenset[str], streams: OpenStreams) -> None:
         age_s = (self._clock.now_ns() - session.since_ns) / 1e9
         for kind, seat in session.seats.items():
-            if seat.gateway_id == self._gateway_id and streams.epoch_of(session.rm_id, kind) is None:
+            if seat.gateway_id != self._gateway_id or streams.is_sitting_down(session.rm_id, kind):
+                continue
+            if streams.epoch_of(session.rm_id, kind) is None:
                 await self.leave_seat(session.rm_id, kind, seat.epoch)
         if session.state is RmState.RUNNING and not session.held_by(living) and age_s >= self._lease_ttl_s:
             await self._expire(session, living)
@@ -199,15 +221,34 @@ class LifeKeeper:
             await self._change(session.rm_id, self._only_if(session, RmEvent.PAUSE_TIMEOUT))
         elif session.announced is not session.state and age_s >= self._lease_ttl_s:
             await self._tell(session)
+        if age_s >= self._lease_ttl_s:
+            await self._end_callbacks(session, living)
 
     async def _expire(self, seen: Session, living: frozenset[str]) -> None:
         def change(session: Session | None) -> Session | None:
             if session is None or session.version != seen.version or session.held_by(living):
                 return None
-            empty = replace(session, seats={kind: Seat("", seat.epoch) for kind, seat in session.seats.items()})
-            return self._step(empty, RmEvent.LEASE_EXPIRED)
+            return self._step(session.vacated(*session.seats), RmEvent.LEASE_EXPIRED)
 
-        await self._change(seen.rm_id, change)
+        await self._tell_gone(await self._change(seen.rm_id, change))
+
+    async def _end_callbacks(self, seen: Session, living: frozenset[str]) -> None:
+        """Of a callback stream whose gateway died, or of which the scheduler is still to hear that it is gone.
+
+        (The seats of the other streams stay until the RM's last one is gone: nobody waits for them.)
+        """
+        seat = seen.seats.get(StreamKind.CALLBACK, NOBODY)
+        if not seen.callbacks_owed and (not seat.gateway_id or seat.gateway_id in living):
+            return
+
+        def change(session: Session | None) -> Session | None:
+            if session is None or session.seats.get(StreamKind.CALLBACK, NOBODY) != seat:
+                return None
+            return session.vacated(StreamKind.CALLBACK)
+
+        after = await self._change(seen.rm_id, change)
+        if after is not None and after.seats.get(StreamKind.CALLBACK) == Seat("", seat.epoch + 1):
+            await self._tell_gone(after)
 
     def _only_if(self, seen: Session, event: RmEvent) -> Change:
         def change(session: Session | None) -> Session | None:
@@ -264,6 +305,24 @@ class LifeKeeper:
                 return
             # Somebody took another step; its note may have been written before ours, so it is written again.
             session = current
+
+    async def _tell_gone(self, session: Session | None) -> None:
+        """Notes to the scheduler that the callback stream is gone, if that is owed. Without the log it stays owed."""
+        if session is None or not session.callbacks_owed:
+            return
+        epoch = session.seats.get(StreamKind.CALLBACK, NOBODY).epoch
+        try:
+            await self._callbacks_gone(session.rm_id, epoch)
+        except LogDown as error:
+            log.warning("end of a callback stream is owed", rm_id=session.rm_id, error=str(error))
+            return
+
+        def told(current: Session | None) -> Session | None:
+            if current is None or current.seats.get(StreamKind.CALLBACK, NOBODY) != Seat("", epoch):
+                return None
+            return replace(current, callbacks_told=False)
+
+        await self._change(session.rm_id, told)
 
 
 def superseded(rm_id: str, kind: StreamKind) -> Superseded:

@@ -24,7 +24,9 @@ class Metric(StrEnum):
     CONFIGURATION_SECONDS = "muster_gateway_configuration_update_seconds"
     TRANSITIONS = "muster_gateway_rm_transitions"
     READY = "muster_gateway_ready"
+    EVENTS = "muster_gateway_events"
     UNREADABLE = "muster_gateway_unreadable_responses"
+    UNREADABLE_EVENTS = "muster_gateway_unreadable_events"
     INTERNAL_ERRORS = "muster_gateway_internal_errors"
     HTTP_FORWARDED = "muster_gateway_http_forwarded"
 
@@ -36,7 +38,9 @@ streams_open = Gauge(Metric.STREAMS_OPEN, "Open streams that belong to an RM.", 
 streams_ended = Counter(Metric.STREAMS_ENDED, "Streams that ended, by gRPC status.", ["kind", "status"])
 requests = Counter(Metric.REQUESTS, "Messages read from streams.", ["kind"])
 items = Counter(Metric.ITEMS, "Items in these messages.", ["kind"])
-items_rejected = Counter(Metric.ITEMS_REJECTED, "Items answered by admission.", ["kind"])
+items_rejected = Counter(
+    Metric.ITEMS_REJECTED, "Items answered by admission; on callback streams, dropped by it.", ["kind"]
+)
 responses = Counter(Metric.RESPONSES, "Responses written to streams, admission answers included.", ["kind"])
 overflows = Counter(Metric.OVERFLOWS, "Times that a slow stream left the live tail.", ["kind"])
 catch_ups = Gauge(Metric.CATCH_UPS, "Streams that read the response log on their own now.")
@@ -53,5 +57,7 @@ configuration_seconds = Histogram(
 transitions = Counter(Metric.TRANSITIONS, "Changes of RMs' life states made here.", ["state"])
 ready = Gauge(Metric.READY, "1 while health says SERVING.")
 unreadable = Counter(Metric.UNREADABLE, "Records of the response log that did not decode.")
+events = Counter(Metric.EVENTS, "Events put on callback streams.")
+unreadable_events = Counter(Metric.UNREADABLE_EVENTS, "Records of the event log that did not decode.")
 internal_errors = Counter(Metric.INTERNAL_ERRORS, "Defects: exceptions that nobody expected.")
 http_forwarded = Counter(Metric.HTTP_FORWARDED, "HTTP requests passed on, by target and status.", ["target", "status"])

@@ -20,7 +20,8 @@ broken streams
 
 gaps
     An RM's responses are numbered without gaps over all kinds, and a feed sees all kinds' numbers go by. A number
-    missing means that retention deleted it: ResponsesLost.
+    missing means that retention deleted it: ResponsesLost. Not on a callback stream: what was asked so long ago has
+    passed its deadline, so such a stream goes on with what the log still has.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Feed:
         self._queued_bytes = 0
         self._writing = False
         self._max_responses, self._max_bytes = max_responses, max_bytes
+        self.may_miss = kind is StreamKind.CALLBACK
         self._wake, self._now_s = wake, now_s
         self._recent: deque[tuple[float, Cursor]] = deque(maxlen=_MAX_RECENT)
 
@@ -124,7 +126,7 @@ class Feed:
             self.pass_to(offset + 1)
             return
         last = self._seen.sequence
-        if last != UNKNOWN and sequence > last + 1:
+        if last != UNKNOWN and sequence > last + 1 and not self.may_miss:
             raise ResponsesLost(
                 self.rm_id, f"responses {last + 1} to {sequence - 1} were deleted by retention before they were sent"
             )
@@ -351,7 +353,9 @@ class CatchUp:
                     feed.rm_id,
                     f"the response log ends at {error.end}, but was sent up to {error.asked} (was it replaced?)",
                 ) from error
-            if feed.seen.sequence == UNKNOWN:  # no number tells whether what was deleted was this RM's
+            if (
+                feed.seen.sequence == UNKNOWN and not feed.may_miss
+            ):  # no number tells whether what was deleted was this RM's
                 raise ResponsesLost(
                     feed.rm_id, f"responses before offset {error.first} were deleted by retention before they were sent"
                 ) from error
@@ -408,6 +412,24 @@ class StartingPoint:
                 return start, resume_after
         return await self._bounded(self._behind, rm_id, resume_after, registered_at, highest), resume_after
 
+    async def find_callbacks(
+        self, rm_id: str, registered_at: Cursor, stored: Cursor, resume_after: int | None, since_ms: int
+    ) -> tuple[Cursor, int]:
+        """The same for a callback stream, for which nothing is worth sending that is older than ``since_ms``.
+
+        1. The first one since the registration: from now on. Nothing was asked before.
+        2. The stored cursor, unless the RM processed less than was sent: then as far back as ``since_ms``.
+        """
+        skip = resume_after or 0
+        if stored.offset < registered_at.offset:
+            return await self._bounded(self._now, rm_id), skip
+        low = (
+            stored
+            if resume_after is None or stored.last_sent <= resume_after
+            else registered_at._replace(sequence=UNKNOWN, last_sent=UNKNOWN)
+        )
+        return await self._bounded(self._not_before, rm_id, low, since_ms), skip
+
     async def registration(self, rm_id: str) -> Cursor:
         """Where the registration in force was answered, when its session forgot it: the whole partition is read."""
         return await self._bounded(self._last_registration, rm_id)
@@ -422,6 +444,31 @@ class StartingPoint:
             raise SchedulerSilent(f"the responses of rmID {shown(rm_id)} were not found in time: try again") from error
         finally:
             await reader.close()
+
+    async def _now(self, reader: LogReader, _key: bytes) -> Cursor:
+        return Cursor(UNKNOWN, await reader.end_offset(), UNKNOWN)
+
+    async def _not_before(self, reader: LogReader, _key: bytes, low: Cursor, since_ms: int) -> Cursor:
+        """``low``, or the first record written at ``since_ms`` or later, by halving: time grows with offsets."""
+        first, end = await reader.first_offset(), await reader.end_offset()
+        bottom, top = max(low.offset, first), end
+        if low.offset <= end and await self._is_recent(reader, bottom, end, since_ms):
+            return low._replace(offset=bottom)
+        while bottom < top:
+            middle = (bottom + top) // 2
+            if await self._is_recent(reader, middle, end, since_ms):
+                top = middle
+            else:
+                bottom = middle + 1
+        return Cursor(UNKNOWN, top, UNKNOWN)
+
+    async def _is_recent(self, reader: LogReader, offset: int, end: int, since_ms: int) -> bool:
+        """Whether the first record from ``offset`` on is recent; the end of the log is."""
+        reader.seek(offset)
+        while reader.position < end:
+            for record in await reader.read(1, CATCH_UP_WAIT_S):
+                return record.timestamp_ms >= since_ms
+        return True
 
     async def _last_registration(self, reader: LogReader, key: bytes) -> Cursor:
         """Behind the last accepted registration that the log still has; else at its first record, number unknown."""

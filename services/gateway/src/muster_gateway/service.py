@@ -22,13 +22,15 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError
-from muster_bus.log import Log, LogWriter
+from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
 
-from muster_gateway import admin, metrics
+from muster_gateway import admin, callbacks, metrics
 from muster_gateway.admin import AdminServicer
+from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
 from muster_gateway.http_front import HttpFront, HttpTarget, Target
@@ -37,7 +39,7 @@ from muster_gateway.questions import Questions
 from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
 from muster_gateway.rm_life import RmState
-from muster_gateway.servicer import SERVICE, SchedulerServicer
+from muster_gateway.servicer import SERVICE, SchedulerServicer, StreamCalls
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
 from muster_gateway.settings import GatewaySettings
@@ -89,6 +91,7 @@ class Gateway:
         self._writer: LogWriter | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
+        self._calls = StreamCalls(settings.max_streams)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None
         self._health = grpc_health_aio.HealthServicer()
@@ -142,8 +145,7 @@ class Gateway:
         await self._set_health(serving=False)
         if self._admin is not None:
             self._admin.stopping = True
-        if self._servicer is not None:
-            await self._servicer.stop()
+        await self._calls.stop()
         if self._server is not None:
             await self._server.stop(self.settings.stop_grace_s)
         if self._http is not None:
@@ -181,6 +183,7 @@ class Gateway:
         return LifeKeeper(
             self.sessions,
             self._announce,
+            self._callbacks_gone,
             self._clock,
             self.gateway_id,
             self.settings.lease_ttl_s,
@@ -188,8 +191,14 @@ class Gateway:
         )
 
     async def _announce(self, rm_id: str, state: RmState, reason: str) -> None:
+        await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))
+
+    async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
+        note = envelope_pb2.CallbackStream(connected=False, epoch=epoch)
+        await self._write_note(self._codec.callback_stream(rm_id, note, self._clock.now_ns()))
+
+    async def _write_note(self, record: OutRecord) -> None:
         assert self._writer is not None
-        record = self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns())
         try:
             async with asyncio.timeout(self.settings.registration_timeout_s):
                 await self._writer.ready()
@@ -202,6 +211,7 @@ class Gateway:
         settings = self.settings
         parts = Parts(
             settings=settings,
+            gateway_id=self.gateway_id,
             bus=self._bus,
             topics=self._topics,
             clock=self._clock,
@@ -216,12 +226,13 @@ class Gateway:
         )
         questions = Questions(settings, self._topics, self._writer, self._tails)
         registrar = Registrar(settings, self._clock, self._codec, life, questions)
-        self._servicer = SchedulerServicer(parts, registrar)
+        self._servicer = SchedulerServicer(parts, registrar, self._calls)
         self._admin = AdminServicer(settings, self._clock, self._codec, life, questions)
         self._server = grpc.aio.server(options=_server_options(settings))
-        self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers()))
+        asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
+        self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
         add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, admin.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
+        names = (SERVICE, admin.SERVICE, callbacks.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         try:
             self.grpc_port = self._server.add_insecure_port(settings.grpc_address)
@@ -302,7 +313,7 @@ class Gateway:
     async def _set_health(self, *, serving: bool) -> None:
         metrics.ready.set(int(serving))
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", SERVICE, admin.SERVICE):
+        for name in ("", SERVICE, admin.SERVICE, callbacks.SERVICE):
             await self._health.set(name, status)
 
 

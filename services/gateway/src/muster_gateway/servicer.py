@@ -34,55 +34,21 @@ _STREAM_METHODS = {
 }
 
 
-class SchedulerServicer:
-    """The four methods of SI."""
+class StreamCalls:
+    """The open streaming calls of a gateway, of whichever service: counted, bounded, ended together."""
 
-    def __init__(self, parts: Parts, registrar: Registrar) -> None:
-        self._parts, self._registrar = parts, registrar
+    def __init__(self, max_streams: int) -> None:
+        self._max_streams = max_streams
         self._finishing: set[asyncio.Task[None]] = set()
         self._calls: set[RmStream] = set()
         self.stopping = False
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Generic handlers without serialisers: messages stay bytes."""
-        methods: dict[str, Any] = {
-            "RegisterResourceManager": grpc.unary_unary_rpc_method_handler(self._register),
-        }
-        for name, kind in _STREAM_METHODS.items():
-            methods[name] = grpc.stream_stream_rpc_method_handler(self._stream_handler(kind))
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+    def __len__(self) -> int:
+        return len(self._calls)
 
-    async def stop(self) -> None:
-        """Refuses new calls and ends the open streams; returns when all have left their seats."""
-        self.stopping = True
-        for stream in list(self._calls):
-            stream.end(GatewayStopping())
-        await asyncio.gather(*(stream.wait_finished(_STOP_WAIT_S) for stream in list(self._calls)))
-
-    async def _register(self, raw: bytes, context: Any) -> bytes:
-        try:
-            if self.stopping:
-                raise GatewayStopping
-            warnings = await self._registrar.register(raw)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            await refuse(context, error, metrics.registrations.labels)
-        metrics.registrations.labels("OK").inc()
-        if warnings:
-            texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
-            context.set_trailing_metadata([(WARNING_METADATA, text) for text in texts])
-        return b""
-
-    def _stream_handler(self, kind: StreamKind) -> Callable[[Any, Any], Awaitable[None]]:
-        async def handle(_requests: Any, context: Any) -> None:
-            await self._stream(kind, context)
-
-        return handle
-
-    async def _stream(self, kind: StreamKind, context: Any) -> None:
-        name = kind.name.lower()
-        stream = RmStream(self._parts, kind, context)
+    async def serve(self, stream: RmStream, context: Any) -> None:
+        """Runs a stream to its end, whatever that is, and gives the call its status."""
+        name = stream.kind.name.lower()
         self._calls.add(stream)
         metrics.streams_open.labels(name).inc()
         try:
@@ -102,10 +68,17 @@ class SchedulerServicer:
         if ending.code is not grpc.StatusCode.OK:
             await context.abort(ending.code, str(ending))
 
+    async def stop(self) -> None:
+        """Refuses new calls and ends the open streams; returns when all have left their seats."""
+        self.stopping = True
+        for stream in list(self._calls):
+            stream.end(GatewayStopping())
+        await asyncio.gather(*(stream.wait_finished(_STOP_WAIT_S) for stream in list(self._calls)))
+
     def _check_place(self) -> None:
         if self.stopping:
             raise GatewayStopping
-        limit = self._parts.settings.max_streams
+        limit = self._max_streams
         if len(self._calls) > limit:
             raise OverLimit(f"{len(self._calls) - 1} streams are open, expected at most {limit}: try another gateway")
 
@@ -119,6 +92,43 @@ class SchedulerServicer:
             self._calls.discard(stream)
 
         task.add_done_callback(done)
+
+
+class SchedulerServicer:
+    """The four methods of SI."""
+
+    def __init__(self, parts: Parts, registrar: Registrar, calls: StreamCalls) -> None:
+        self._parts, self._registrar, self._calls = parts, registrar, calls
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Generic handlers without serialisers: messages stay bytes."""
+        methods: dict[str, Any] = {
+            "RegisterResourceManager": grpc.unary_unary_rpc_method_handler(self._register),
+        }
+        for name, kind in _STREAM_METHODS.items():
+            methods[name] = grpc.stream_stream_rpc_method_handler(self._stream_handler(kind))
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def _register(self, raw: bytes, context: Any) -> bytes:
+        try:
+            if self._calls.stopping:
+                raise GatewayStopping
+            warnings = await self._registrar.register(raw)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            await refuse(context, error, metrics.registrations.labels)
+        metrics.registrations.labels("OK").inc()
+        if warnings:
+            texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
+            context.set_trailing_metadata([(WARNING_METADATA, text) for text in texts])
+        return b""
+
+    def _stream_handler(self, kind: StreamKind) -> Callable[[Any, Any], Awaitable[None]]:
+        async def handle(_requests: Any, context: Any) -> None:
+            await self._calls.serve(RmStream(self._parts, kind, context), context)
+
+        return handle
 
 
 async def refuse(context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:

@@ -71,7 +71,9 @@ class GatewaySettings(BaseModel):
 
     limits: AdmissionLimits = Field(AdmissionLimits.model_validate({}), description="What one message may hold.")
     max_message_bytes: int = Field(4 * _MIB, ge=1024, description="One gRPC message; larger: RESOURCE_EXHAUSTED.")
-    max_streams: int = Field(3_000, ge=3, description="Open streams of this gateway (three for each RM).")
+    max_streams: int = Field(
+        4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
+    )
     max_registrations_waiting: int = Field(
         1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at once."
     )
@@ -84,10 +86,14 @@ class GatewaySettings(BaseModel):
     resend_window_s: float = Field(
         2.0, ge=0, description="A stream that breaks off, opened again without a number, gets this much again."
     )
+    # Far beyond a question's deadline (10 s by default) and the grace for a lost stream (30 s).
+    callback_resume_s: float = Field(
+        120.0, gt=0, description="How far back a callback stream that is opened again goes on at most."
+    )
     health_interval_s: float = Field(1.0, gt=0, description="How often log and session store are asked.")
     stop_grace_s: float = Field(2.0, ge=0, description="How long open calls may take to end when the gateway stops.")
 
-    # Bounds of memory per stream: with these and max_streams, all streams together stay under 3000 * 12 MiB at worst.
+    # Bounds of memory per stream: with these and max_streams, all streams together stay under 4000 * 12 MiB at worst.
     inflight_bytes: int = Field(4 * _MIB, ge=1024, description="Requests of a stream that the log has not confirmed.")
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")

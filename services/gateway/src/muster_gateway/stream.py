@@ -4,6 +4,8 @@ Two tasks. The *reading* task takes one message after the other: admission, room
 while there is no room, so the RM's own flow control stops it. The *writing* task sends admission's answers and what its
 feed holds. Either may end the stream with an error; the handler then sends the status.
 
+A callback stream (callback_stream.py) is one of these with other requests, and something to say beside its feed.
+
 A half-closed stream (the RM sends no more) keeps its seat and goes on receiving until the RM cancels it: SI's responses
 come at any time, whoever asked for them.
 """
@@ -11,9 +13,10 @@ come at any time, whoever asked for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -22,7 +25,7 @@ import grpc
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError, LogError, RecordTooLarge
-from muster_bus.log import Log, LogWriter
+from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
 
 from muster_gateway import metrics
@@ -38,7 +41,7 @@ from muster_gateway.errors import (
     Superseded,
     shown,
 )
-from muster_gateway.life_keeper import LifeKeeper, superseded
+from muster_gateway.life_keeper import LifeKeeper, Taken, superseded
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
 from muster_gateway.settings import GatewaySettings
@@ -71,6 +74,7 @@ class Parts:
     """What all streams of a gateway share."""
 
     settings: GatewaySettings
+    gateway_id: str
     bus: Log
     topics: Topics
     clock: Clock
@@ -89,7 +93,8 @@ class StreamTable:
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, StreamKind], RmStream] = {}
-        self.open = 0
+        # Streams that take a seat now: for a moment the store has it, and the table has not.
+        self._sitting_down: Counter[tuple[str, StreamKind]] = Counter()
 
     def get(self, rm_id: str, kind: StreamKind) -> RmStream | None:
         return self._streams.get((rm_id, kind))
@@ -107,7 +112,21 @@ class StreamTable:
     def of_rm(self, rm_id: str) -> list[RmStream]:
         return [stream for kind in StreamKind if (stream := self._streams.get((rm_id, kind))) is not None]
 
+    @contextlib.contextmanager
+    def sitting_down(self, rm_id: str, kind: StreamKind) -> Iterator[None]:
+        """Around the taking of a seat."""
+        self._sitting_down[rm_id, kind] += 1
+        try:
+            yield
+        finally:
+            self._sitting_down[rm_id, kind] -= 1
+            if not self._sitting_down[rm_id, kind]:
+                del self._sitting_down[rm_id, kind]
+
     # ---- as a sweep sees them -------------------------------------------------------------------------------------
+
+    def is_sitting_down(self, rm_id: str, kind: StreamKind) -> bool:
+        return (rm_id, kind) in self._sitting_down
 
     def epoch_of(self, rm_id: str, kind: StreamKind) -> int | None:
         stream = self.get(rm_id, kind)
@@ -160,6 +179,7 @@ class RmStream:
         # 2. the seat
         await self._sit(resume_after)
         await self._say_open()
+        await self._seated()
         # 3. both directions
         self._reading = asyncio.create_task(self._read_requests(first), name=f"read {self.kind.name}")
         self._writing = asyncio.create_task(self._write_responses(), name=f"write {self.kind.name}")
@@ -181,6 +201,7 @@ class RmStream:
         broke_off = self._error is None
         self.end(StreamEnded("the call is over"))
         try:
+            await self._stop_beside()
             await self._stop_writing()
             if broke_off and self._feed is not None:
                 self._last_cursor = self._feed.settled(self._parts.settings.resend_window_s)
@@ -208,6 +229,9 @@ class RmStream:
             return None
         delivered = self._last_cursor or self._feed.delivered
         return Advance(self.rm_id, self.kind, self.epoch, delivered) if delivered != self.stored else None
+
+    async def _stop_beside(self) -> None:
+        """Ends what goes on beside reading and writing. Never raises."""
 
     async def _stop_writing(self) -> None:
         writing = self._writing
@@ -258,19 +282,20 @@ class RmStream:
         # 1. an older stream of ours ends first, so that its last position is stored before it is read here
         await self._replace(parts.table.get(self.rm_id, self.kind))
         # 2. the seat; a stream that came between the two is older or newer by its epoch
-        taken = await parts.life.take_seat(self.rm_id, self.kind)
-        self.epoch, self.stored = taken.epoch, taken.stored
-        between = parts.table.get(self.rm_id, self.kind)
-        if between is not None and between.epoch > self.epoch:
-            raise superseded(self.rm_id, self.kind)
-        parts.table.put(self)
+        with parts.table.sitting_down(self.rm_id, self.kind):
+            taken = await parts.life.take_seat(self.rm_id, self.kind)
+            self.epoch, self.stored = taken.epoch, taken.stored
+            between = parts.table.get(self.rm_id, self.kind)
+            if between is not None and between.epoch > self.epoch:
+                raise superseded(self.rm_id, self.kind)
+            parts.table.put(self)
         await self._replace(between)
         # 3. where responses go on
         registered_at = taken.registered_at
         if registered_at == NOWHERE:
             registered_at = await parts.starting_point.registration(self.rm_id)
             await parts.life.located(self.rm_id, registered_at)
-        start, skip = await parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
+        start, skip = await self._find_start(registered_at, taken, resume_after)
         settings = parts.settings
         self._feed = Feed(
             self.rm_id,
@@ -284,6 +309,12 @@ class RmStream:
         )
         self._partition = parts.topics.partition_of(self.rm_id)
         self._tail = parts.tails[self._partition]
+
+    async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
+        return await self._parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
+
+    async def _seated(self) -> None:
+        """The stream has its seat and its place in the log; nothing was read or written yet."""
 
     async def _replace(self, older: RmStream | None) -> None:
         if older is not None:
@@ -325,7 +356,7 @@ class RmStream:
         parts, kind = self._parts, self.kind
         # 1. admission
         admitted = admit(kind, raw, self.rm_id, parts.settings.limits)
-        _count(kind, admitted.items, admitted.rejected)
+        count_request(kind, admitted.items, admitted.rejected)
         if admitted.answer is not None:
             await self._wait_for_room(lambda: len(self._answers) < parts.settings.waiting_answers)
             self._answers.append(admitted.answer)
@@ -340,10 +371,10 @@ class RmStream:
         parts = self._parts
         try:
             await parts.writer.ready()
-            record = parts.codec.request(self.rm_id, self._partition, self.kind, payload, parts.clock.now_ns())
+            record = self._record(payload)
             taken = asyncio.ensure_future(parts.writer.append(record))
         except BusError as error:
-            raise _append_error(error) from error
+            raise append_error(error) from error
         size = len(payload)
         if taken.done():
             self._appended(0, taken)
@@ -351,13 +382,16 @@ class RmStream:
             self._inflight_bytes += size
             taken.add_done_callback(partial(self._appended, size))
 
+    def _record(self, payload: bytes) -> OutRecord:
+        return self._parts.codec.request(self.rm_id, self._partition, self.kind, payload, self._parts.clock.now_ns())
+
     def _appended(self, size: int, taken: asyncio.Future[int]) -> None:
         self._inflight_bytes -= size
         self._room.set()
         if taken.cancelled():
             self.end(LogDown("the log did not take a request: send again what was not answered"))
         elif (error := taken.exception()) is not None:
-            self.end(_append_error(error))
+            self.end(append_error(error))
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         while not has_room() and self._error is None:
@@ -427,7 +461,8 @@ def unexpected(error: Exception) -> GatewayError:
     return GatewayError(f"internal error {number}: the gateway's log has the details")
 
 
-def _append_error(error: BaseException) -> GatewayError:
+def append_error(error: BaseException) -> GatewayError:
+    """What the client is told when the log does not take what it sent."""
     if isinstance(error, RecordTooLarge):
         return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
     if isinstance(error, BusError):
@@ -442,7 +477,8 @@ _ITEMS_REJECTED = {kind: metrics.items_rejected.labels(kind.name.lower()) for ki
 _RESPONSES = {kind: metrics.responses.labels(kind.name.lower()) for kind in StreamKind}
 
 
-def _count(kind: StreamKind, items: int, rejected: int) -> None:
+def count_request(kind: StreamKind, items: int, rejected: int) -> None:
+    """One message read from a stream."""
     _REQUESTS[kind].inc()
     _ITEMS[kind].inc(items)
     if rejected:

@@ -1,4 +1,4 @@
-"""The three streams that an RM has."""
+"""The streams that an RM has: SI's three, and the one on which the scheduler asks it (docs/callbacks.md)."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ class StreamKind(IntEnum):
     ALLOCATION = 1
     APPLICATION = 2
     NODE = 3
+    CALLBACK = 4
+
+
+# Those of si.v1.Scheduler.
+SI_KINDS = (StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE)

@@ -20,6 +20,7 @@ def to_json(session: Session) -> str:
             "announced": int(session.announced),
             "registered_at": list(session.registered_at),
             "seats": {str(int(kind)): list(seat) for kind, seat in session.seats.items()},
+            "callbacks_told": session.callbacks_told,
         },
         separators=(",", ":"),
     )
@@ -37,4 +38,5 @@ def from_json(text: str, version: int) -> Session:
         announced=RmState(content["announced"]),
         registered_at=Cursor(*content["registered_at"]),
         seats={StreamKind(int(kind)): Seat(*seat) for kind, seat in content["seats"].items()},
+        callbacks_told=content.get("callbacks_told", False),  # absent in what an older gateway wrote
     )

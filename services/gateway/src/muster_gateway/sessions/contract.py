@@ -9,7 +9,9 @@ version
 
 seat
     Where a stream of one kind sits: the gateway that serves it and the seat's *epoch*. Each new stream of that kind
-    raises the epoch; whoever holds an older epoch has been superseded, in this gateway or another.
+    raises the epoch; whoever holds an older epoch has been superseded, in this gateway or another. The end of a
+    callback stream raises it too: the scheduler is told of that end with the new epoch, so that no note about the
+    stream which comes later than it counts, and a gateway that was only taken for dead cannot sit there again.
 
 cursor
     How far the responses of one kind were sent: every response with a number up to ``sequence`` was sent or is of
@@ -23,8 +25,9 @@ marker
     Set once the store was filled from the log. A store that lost its content has lost its marker, too: that is how it
     is noticed.
 
-The store is never the truth. All of it can be made again: sessions from ``si.state``, seats from the streams that are
-open, cursors from the RMs' own resume numbers or, failing these, by sending again what the log still has.
+The store is never the truth. All of it can be made again: sessions (and the callback seat's epoch) from ``si.state``,
+seats from the streams that are open, cursors from the RMs' own resume numbers or, failing these, by sending again what
+the log still has.
 """
 
 from __future__ import annotations
@@ -62,6 +65,9 @@ class Seat(NamedTuple):
     epoch: int
 
 
+NOBODY = Seat("", 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """One RM.
@@ -71,6 +77,7 @@ class Session:
     :param why: what led to it, for people.
     :param announced: the state that the scheduler was last told; differs while a note is under way.
     :param registered_at: just behind the accepted registration's answer; NOWHERE after a rebuild.
+    :param callbacks_told: the scheduler was told of a callback stream, or is about to be, and not yet of its end.
     """
 
     rm_id: str
@@ -81,6 +88,12 @@ class Session:
     announced: RmState
     registered_at: Cursor
     seats: Mapping[StreamKind, Seat] = field(default_factory=dict)
+    callbacks_told: bool = False
+
+    @property
+    def callbacks_owed(self) -> bool:
+        """Whether the scheduler has yet to be told that the callback stream is gone."""
+        return self.callbacks_told and not self.seats.get(StreamKind.CALLBACK, NOBODY).gateway_id
 
     def held_by(self, living: frozenset[str]) -> bool:
         """Whether a living gateway serves one of the streams."""
@@ -89,6 +102,11 @@ class Session:
     def with_seat(self, kind: StreamKind, seat: Seat) -> Session:
         """The same with one seat changed."""
         return replace(self, seats={**self.seats, kind: seat})
+
+    def vacated(self, *kinds: StreamKind) -> Session:
+        """The same with these seats empty. See *seat* about the epoch."""
+        seats = {kind: self.seats.get(kind, NOBODY).epoch + (kind is StreamKind.CALLBACK) for kind in kinds}
+        return replace(self, seats={**self.seats, **{kind: Seat("", epoch) for kind, epoch in seats.items()}})
 
     def without_holders(self) -> Session:
         """The same with every seat empty and its epoch raised: whoever sat there moves no cursor any more."""

@@ -1,7 +1,7 @@
 """Fills a session store from si.state: after it lost its content, or before its first use.
 
-Only the life state comes back. Seats come back with the streams, places in the response log are searched when a stream
-opens.
+The life state comes back, and what the scheduler knows of a callback stream: epochs go on from it. Seats come back with
+the streams, places in the response log are searched when a stream opens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from muster_bus.topics import Topics, is_rm_state_key
 
 from muster_gateway.codec import KnownRm, read_known_rm
 from muster_gateway.rm_life import RmState
-from muster_gateway.sessions.contract import NOWHERE, Session, SessionStore
+from muster_gateway.sessions.contract import NOWHERE, Seat, Session, SessionStore
+from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,8 @@ def _session(known: KnownRm, clock: Clock) -> Session:
         why="found in the log",
         announced=known.state,
         registered_at=NOWHERE,
+        seats={StreamKind.CALLBACK: Seat("", known.callbacks_epoch)} if known.callbacks_epoch else {},
+        callbacks_told=known.callbacks_connected,
     )
 
 

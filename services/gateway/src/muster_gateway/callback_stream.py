@@ -1,0 +1,213 @@
+"""One open callback stream of an RM: what the scheduler asks and tells goes out, answers go to the log.
+
+It is a stream like SI's three (stream.py): a seat with an epoch, a feed from si.responses with its cursor, resume, flow
+control. What is different:
+
+hello
+    The first message says what the RM wants. It is read before the seat is taken, and so the call's headers are sent at
+    once; ``Welcome`` says that the stream is open.
+
+notes
+    When it is seated, a note with the hello and the seat's epoch goes to the scheduler; when it is gone, whoever
+    vacates the seat (this stream, a sweep, a registration) notes that: life_keeper.py. The greeting follows the note.
+
+beginning
+    The RM's first callback stream since its registration begins now: nothing was asked before. A later one goes on
+    where the last one was, but never further back than ``callback_resume_s``: older questions have passed their
+    deadlines, and the scheduler has given them up.
+
+three sources
+    In this order: answers of the gateway itself, the feed, events. Events wait for everything else.
+
+updates
+    Another configuration is put to the scheduler as Admin/UpdateConfiguration does it, one after the other, a bounded
+    number of them waiting. One that was under way when the stream broke may be in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import grpc
+import structlog
+from muster_bus.errors import BusError
+from muster_bus.log import OutRecord
+from muster_proto.muster.bus.v1 import envelope_pb2
+from muster_proto.muster.v1 import admin_pb2, callbacks_pb2
+
+from muster_gateway import metrics
+from muster_gateway.admission import check_rm_id
+from muster_gateway.callback_admission import admit_callbacks, hello_of
+from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answer
+from muster_gateway.errors import GatewayError, InvalidRequest, LogDown
+from muster_gateway.event_feed import EventFeed
+from muster_gateway.life_keeper import Taken
+from muster_gateway.sessions.contract import Advance, Cursor
+from muster_gateway.stream import Context, Parts, RmStream, count_request, unexpected
+from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
+
+# Puts a si.v1.UpdateConfigurationRequest to the scheduler. Raises GatewayError.
+Update = Callable[[bytes], Awaitable[ConfigurationAnswer]]
+
+_MAX_UPDATES = 16
+
+
+class CallbackStream(RmStream):
+    """See the module's words."""
+
+    def __init__(self, parts: Parts, context: Context, update: Update) -> None:
+        super().__init__(parts, StreamKind.CALLBACK, context)
+        self._update = update
+        self._hello = callbacks_pb2.Hello()
+        self._hello_taken = False
+        self._events: EventFeed | None = None
+        self._updates: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_MAX_UPDATES)
+        self._beside: list[asyncio.Task[None]] = []
+
+    async def _stop_beside(self) -> None:
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
+        if self._events is not None:
+            with contextlib.suppress(BusError):
+                await self._events.close()
+
+    # ---- taking the seat ------------------------------------------------------------------------------------------
+
+    async def _bind(self, rm_id: str | None) -> bytes | None:
+        limits = self._parts.settings.limits
+        if rm_id is not None:
+            check_rm_id(rm_id, limits)
+        await self._say_open()
+        first = await self._context.read()
+        if first is grpc.aio.EOF:
+            raise InvalidRequest("the stream was closed before its first message, which has to carry hello")
+        self.rm_id, self._hello = hello_of(first, rm_id, limits)
+        return bytes(first)
+
+    async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
+        parts = self._parts
+        since_ms = round(parts.clock.now_ns() / 1e6 - parts.settings.callback_resume_s * 1e3)
+        return await parts.starting_point.find_callbacks(
+            self.rm_id, registered_at, taken.stored, resume_after, since_ms
+        )
+
+    async def _seated(self) -> None:
+        parts, hello = self._parts, self._hello
+        # 1. where responses and events begin is fixed before the scheduler knows of the stream
+        move = self.pending_move()
+        if move is not None:
+            (moved,) = await parts.sessions.advance([Advance(self.rm_id, self.kind, self.epoch, move.cursor)])
+            self.stored = move.cursor if moved else self.stored
+        if hello.events:
+            after = hello.events_after if hello.HasField("events_after") else None
+            timeout_s = parts.settings.registration_timeout_s
+            self._events = EventFeed(parts.bus, parts.topics, self.rm_id, after, self._wake.set, timeout_s)
+            await self._events.start()
+        # 2. the scheduler
+        await self._note()
+        # 3. the RM
+        self._answer(callbacks_pb2.ToResourceManager(welcome=callbacks_pb2.Welcome(gateway_id=parts.gateway_id)))
+        # 4. what goes on beside reading and writing
+        self._start(self._put_updates(), "updates")
+        if self._events is not None:
+            self._start(self._events.run(), "events")
+
+    async def _note(self) -> None:
+        """Tells the scheduler of the stream; durable when it returns. Raises LogDown."""
+        parts, hello = self._parts, self._hello
+        note = envelope_pb2.CallbackStream(
+            connected=True,
+            predicates=hello.predicates,
+            preemption_predicates=hello.preemption_predicates,
+            scheduling_states=hello.scheduling_states,
+            state_dump=hello.state_dump,
+            events=hello.events,
+            epoch=self.epoch,
+        )
+        record = parts.codec.callback_stream(self.rm_id, note, parts.clock.now_ns())
+        try:
+            async with asyncio.timeout(parts.settings.registration_timeout_s):
+                await parts.writer.ready()
+                await parts.writer.append(record)
+        except (BusError, TimeoutError) as error:
+            raise LogDown(f"the log does not take the hello ({type(error).__name__}): connect again") from error
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        async def until_done() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except GatewayError as error:
+                self.end(error)
+            except Exception as error:
+                self.end(unexpected(error))
+
+        self._beside.append(asyncio.create_task(until_done(), name=f"callback {name}"))
+
+    # ---- what the RM says -----------------------------------------------------------------------------------------
+
+    async def _take(self, raw: bytes) -> None:
+        parts = self._parts
+        # 1. admission
+        admitted = admit_callbacks(raw, self.rm_id, parts.settings.limits, first=not self._hello_taken)
+        self._hello_taken = True
+        count_request(self.kind, admitted.items, len(admitted.problems))
+        if admitted.problems:
+            log.warning(
+                "callback answers dropped", rm_id=self.rm_id, count=len(admitted.problems), first=admitted.problems[0]
+            )
+        # 2. answers: the log, as soon as it has room
+        for payload in admitted.payloads:
+            if self._inflight_bytes:
+                await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
+            await self._append(payload)
+        # 3. configurations: the scheduler, one after the other
+        for result in admitted.refused:
+            await self._answer_update(result)
+        for number, request in admitted.updates:
+            try:
+                self._updates.put_nowait((number, request))
+            except asyncio.QueueFull:
+                error = f"{_MAX_UPDATES} configurations of this stream wait for the scheduler already: try again"
+                await self._answer_update(callbacks_pb2.ConfigurationResult(id=number, error=error))
+
+    def _record(self, payload: bytes) -> OutRecord:
+        return self._parts.codec.callback_answers(self.rm_id, self._partition, payload, self._parts.clock.now_ns())
+
+    async def _put_updates(self) -> None:
+        while True:
+            number, request = await self._updates.get()
+            result = callbacks_pb2.ConfigurationResult(id=number)
+            try:
+                answer = await self._update(request)
+                encoded = encode_configuration_answer(answer)
+                result.response.CopyFrom(admin_pb2.UpdateConfigurationResponse.FromString(encoded))
+                metrics.configurations.labels("OK" if answer.accepted else "REFUSED").inc()
+            except GatewayError as error:
+                metrics.configurations.labels(error.code.name).inc()
+                result.error = str(error)
+            await self._answer_update(result)
+
+    async def _answer_update(self, result: callbacks_pb2.ConfigurationResult) -> None:
+        await self._wait_for_room(lambda: len(self._answers) < self._parts.settings.waiting_answers)
+        self._answer(callbacks_pb2.ToResourceManager(configurations=[result]))
+
+    def _answer(self, message: callbacks_pb2.ToResourceManager) -> None:
+        self._answers.append(message.SerializeToString())
+        self._wake.set()
+
+    # ---- what the RM hears ----------------------------------------------------------------------------------------
+
+    async def _write_due(self) -> None:
+        await super()._write_due()
+        events = self._events
+        while events is not None and self._error is None and (batch := events.next_batch()) is not None:
+            await self._context.write(batch)
+            await super()._write_due()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -41,11 +41,11 @@ class Explained:
     cluster: Arena
     key: str = "ask"
     app: str = "app"
-    life: str = "RUNNING"
+    info: RmInfo = field(default_factory=lambda: RmInfo("rm", life="RUNNING"))
 
     def json(self) -> dict[str, Any]:
         partition = self.cluster.partition
-        state = RmState(RmInfo("rm", life=self.life), self.cluster.core)
+        state = RmState(self.info, self.cluster.core)
         wanted = self.cluster.application(self.app).asks[self.key]
         return decoded(explain.ask(state, partition, wanted, self.cluster.now_ns))
 
@@ -243,7 +243,13 @@ def queue_stopped() -> Explained:
 
 def rm_stopped() -> Explained:
     explained = no_node_has_room()
-    explained.life = "STOPPED"
+    explained.info = RmInfo("rm", life="STOPPED")
+    return explained
+
+
+def rm_held() -> Explained:
+    explained = no_node_has_room()
+    explained.info = RmInfo("rm", life="RUNNING", held=True, held_reason="network maintenance")
     return explained
 
 
@@ -268,6 +274,7 @@ REASONS: dict[ReasonCode, Callable[[], Explained]] = {
     ReasonCode.PLACEHOLDER_STUCK: placeholder_stuck,
     ReasonCode.QUEUE_STOPPED: queue_stopped,
     ReasonCode.RM_STOPPED: rm_stopped,
+    ReasonCode.RM_HELD: rm_held,
 }
 
 
@@ -405,7 +412,7 @@ def with_victims() -> dict[str, Any]:
 def a_queue() -> dict[str, Any]:
     """The queue of that ask."""
     partition = asked(poor_and_rich()).cluster.partition
-    return decoded(explain_queue.explained(partition, partition.queues["root.a"], stopped=False))
+    return decoded(explain_queue.explained(partition, partition.queues["root.a"], halt=None))
 
 
 def a_gang() -> dict[str, Any]:

@@ -331,15 +331,15 @@ def test_the_sentence_is_that_of_the_reason_of_now() -> None:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     cluster.app("x", "root.a")
     cluster.ask("x", "k", vcore=1, memory=1)
-    explainer = explain.Explainer(cluster.partition, {}, cluster.now_ns, stopped=False)
+    explainer = explain.Explainer(cluster.partition, {}, cluster.now_ns, halt=None)
     wanted = cluster.application("x").asks["k"]
     codes = set()
     for number in range(1, 60):
         capacity = {"memory": number} if number % 2 else {"vcore": number, "memory": 0}
         cluster.do(nodes(NodeAction.CREATE, {"n": capacity}))
-        codes.add(explain.reason_of(wanted, stopped=False).code)
-        assert explainer.ask(wanted).message == explain.reason_of(wanted, stopped=False).sentence()
+        codes.add(explain.reason_of(wanted, halt=None).code)
+        assert explainer.ask(wanted).message == explain.reason_of(wanted, halt=None).sentence()
         cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
-        codes.add(explain.reason_of(wanted, stopped=False).code)
-        assert explainer.ask(wanted).message == explain.reason_of(wanted, stopped=False).sentence()
+        codes.add(explain.reason_of(wanted, halt=None).code)
+        assert explainer.ask(wanted).message == explain.reason_of(wanted, halt=None).sentence()
     assert len(codes) >= 2

@@ -194,7 +194,7 @@ def test_room_that_is_promised_is_shown_at_the_application_and_its_queue() -> No
     assert (forms["phase"], forms["placed"], forms["promised"]) == ("FORMING", {"vcore": 2_000}, {"vcore": 2_000})
     assert forms["message"] == "Its gang forms. Of 1 placeholder 1 holds room."
     partition = found.cluster.partition
-    queue = explained.decoded(explain_queue.explained(partition, partition.queues["root.a"], stopped=False))
+    queue = explained.decoded(explain_queue.explained(partition, partition.queues["root.a"], halt=None))
     assert (queue["promised"], queue["formingApplications"], queue["runningApplications"]) == ({"vcore": 2_000}, 1, 1)
     assert queue["asks"] == {"GANG_ROOM": 1}
 
@@ -221,7 +221,7 @@ def test_a_queue_that_is_full_of_gangs_says_so() -> None:
     cluster.ask("runs", "k", vcore=1)
     gang(cluster, "x", total=4)
     placeholders(cluster, "x", 1, 2)
-    shown = explain_queue.explained(cluster.partition, cluster.queue("root.a"), stopped=False)
+    shown = explain_queue.explained(cluster.partition, cluster.queue("root.a"), halt=None)
     assert (shown.running_applications, shown.forming_applications) == (1, 1)
     assert "It runs as many applications as it may, 2 (1 of them by their placeholders)." in shown.message
 
@@ -367,7 +367,7 @@ def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
     partition, state = rm.cluster.partition, RmState(rm.info, rm.cluster.core)
 
     def of_queue(path: str) -> bytes:
-        return go_json(explain_queue.explained(partition, partition.queues[path], stopped=False))
+        return go_json(explain_queue.explained(partition, partition.queues[path], halt=None))
 
     return {
         f"{P}/queues": lambda: text(render.queue(partition, partition.root, tree=True, shown_partition=partition.name)),

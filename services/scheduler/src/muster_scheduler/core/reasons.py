@@ -47,10 +47,16 @@ class ReasonCode(StrEnum):
     PLACEHOLDER_LEAVING = "PLACEHOLDER_LEAVING"
     # A placeholder could give way, but the ask fits neither on its node nor on another.
     PLACEHOLDER_STUCK = "PLACEHOLDER_STUCK"
+    # The RM was asked whether it may go to the named node, and has not answered.
+    RM_ASKED = "RM_ASKED"
+    # Every node with room for it was refused by the RM (its predicates).
+    REFUSED_BY_RM = "REFUSED_BY_RM"
     # The named queue is stopped.
     QUEUE_STOPPED = "QUEUE_STOPPED"
     # The resource manager is stopped: nothing is decided for it until it registers again.
     RM_STOPPED = "RM_STOPPED"
+    # An operator paused the resource manager: nothing is decided for it until it is resumed.
+    RM_HELD = "RM_HELD"
 
 
 class PreemptionNo(StrEnum):
@@ -114,6 +120,7 @@ class Reason:
     :param promised: of that type, what gangs that have started will still take there.
     :param task_group: the part of the gang that is not complete; ``placed`` of its ``members`` placeholders are.
     :param placeholder: the key of the placeholder that gives way.
+    :param said: why the RM refused the named node, in its words.
     :param because: why the rest of the gang's placeholders is pending, when that is known.
     :param since_ns: when this reason (code, queue, who, type) began.
     """
@@ -139,6 +146,7 @@ class Reason:
     members: int = 0
     placeholder: str = ""
     because: Reason | None = None
+    said: str = ""
 
     def same_as(self, other: Reason | None) -> bool:
         """Whether the other says the same "no" (figures may differ: they move all the time)."""
@@ -148,6 +156,7 @@ class Reason:
             and self.queue == other.queue
             and self.resource_type == other.resource_type
             and self.who == other.who
+            and self.said == other.said
         )
 
     def with_preemption(self, no: PreemptionNo) -> Reason:
@@ -227,10 +236,20 @@ class Reason:
                     f"Placeholder {self.placeholder} could make room for it, but it may not run on its node "
                     f"{self.node} now, and no other node has room."
                 )
+            case ReasonCode.RM_ASKED:
+                return (
+                    f"The resource manager was asked whether it may go to node {self.node}, and has not answered yet."
+                )
+            case ReasonCode.REFUSED_BY_RM:
+                last = f"{self.node} last" + (f": {self.said}" if self.said else "")
+                return f"The resource manager refused {self.nodes} node{'' if self.nodes == 1 else 's'} for it, {last}."
             case ReasonCode.QUEUE_STOPPED:
                 return f"Queue {self.queue} is stopped."
             case ReasonCode.RM_STOPPED:
                 return "The resource manager is stopped; it must register again."
+            case ReasonCode.RM_HELD:
+                said = f" ({self.said})" if self.said else ""
+                return f"An operator paused the resource manager{said}; nothing is decided for it until it is resumed."
 
     def _forming(self) -> str:
         if not self.task_group:

@@ -18,7 +18,7 @@ from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
-from muster_scheduler.follower import RmState
+from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.view import dao, explain_gang, explain_preemption
 from muster_scheduler.view.explain_dao import (
     ApplicationDao,
@@ -32,14 +32,23 @@ from muster_scheduler.view.explain_preemption import Victims
 from muster_scheduler.view.render import Pieces, small
 
 
-def reason_of(wanted: Ask, *, stopped: bool) -> Reason:
+def halt_of(info: RmInfo) -> Reason | None:
+    """Why nothing at all is decided for an RM; None: it is."""
+    if info.life == "STOPPED":
+        return Reason(ReasonCode.RM_STOPPED)
+    if info.held:
+        return Reason(ReasonCode.RM_HELD, said=info.held_reason)
+    return None
+
+
+def reason_of(wanted: Ask, *, halt: Reason | None) -> Reason:
     """Why an ask is pending now.
 
-    Where nothing is decided (the RM, or a queue on the way up, is stopped) that is the reason, whatever was recorded
-    before. Without a recorded one the scheduler has not come to it.
+    Where nothing is decided (the RM is stopped or held, or a queue on the way up is stopped) that is the reason,
+    whatever was recorded before. Without a recorded one the scheduler has not come to it.
     """
-    if stopped:
-        return Reason(ReasonCode.RM_STOPPED, since_ns=wanted.created_ns)
+    if halt is not None:
+        return replace(halt, since_ns=wanted.created_ns)
     for queue in wanted.app.queue.ancestry:
         if queue.state is QueueState.STOPPED:
             return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=wanted.created_ns)
@@ -52,14 +61,14 @@ class Explainer:
     :param victims: by the ask that they make room for.
     """
 
-    def __init__(self, partition: Partition, victims: Victims, now_ns: int, *, stopped: bool) -> None:
-        self._partition, self._victims, self._now_ns, self._stopped = partition, victims, now_ns, stopped
+    def __init__(self, partition: Partition, victims: Victims, now_ns: int, *, halt: Reason | None) -> None:
+        self._partition, self._victims, self._now_ns, self._halt = partition, victims, now_ns, halt
         self._sentences: dict[tuple[int, str], str] = {}
         self._kept: list[Reason] = []  # so that no other reason gets the identity of one that has gone
 
     def ask(self, wanted: Ask) -> PendingDao:
         """A pending ask: why, what is kept free for it, what preemption does."""
-        reason = reason_of(wanted, stopped=self._stopped)
+        reason = reason_of(wanted, halt=self._halt)
         preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
         said = [self._sentence(reason, explain_preemption.worth_saying(preemption))]
         said.append(explain_preemption.sentence_of_ask(preemption))
@@ -122,12 +131,12 @@ def pending(state: RmState, now_ns: int) -> Pieces:
 
 def summary(state: RmState) -> SummaryDao:
     """How many are allocated, and how many wait for what: O(pending asks), made for polling."""
-    stopped = state.info.life == "STOPPED"
+    halt = halt_of(state.info)
     counts: Counter[str] = Counter()
     for partition in state.core.partitions.values():
         for app in partition.apps.values():
             if app.asks:
-                counts += _counts(app, stopped=stopped)
+                counts += _counts(app, halt)
     return SummaryDao(
         rm=state.info.rm_id,
         life=state.info.life,
@@ -137,7 +146,7 @@ def summary(state: RmState) -> SummaryDao:
     )
 
 
-def _counts(app: Application, *, stopped: bool) -> Counter[str]:
+def _counts(app: Application, halt: Reason | None) -> Counter[str]:
     """How many allocations the application wants, by why they are not there. Asks of one group share one reason."""
     counts: Counter[str] = Counter()
     codes: dict[AskGroup, str] = {}
@@ -145,7 +154,7 @@ def _counts(app: Application, *, stopped: bool) -> Counter[str]:
         group = wanted.group
         code = codes.get(group) if group is not None else None
         if code is None:
-            code = reason_of(wanted, stopped=stopped).code.value
+            code = reason_of(wanted, halt=halt).code.value
             if group is not None:
                 codes[group] = code
         counts[code] += wanted.pending
@@ -160,7 +169,7 @@ def _asks(partition: Partition) -> Iterator[Ask]:
 
 def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
     victims = explain_preemption.victims_of(partition)
-    return Explainer(partition, victims, now_ns, stopped=state.info.life == "STOPPED")
+    return Explainer(partition, victims, now_ns, halt=halt_of(state.info))
 
 
 # ---- one of them -----------------------------------------------------------------------------------------------------
@@ -169,7 +178,7 @@ def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
 def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
     """One pending ask."""
     victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
-    return Explainer(partition, victims, now_ns, stopped=state.info.life == "STOPPED").ask(wanted)
+    return Explainer(partition, victims, now_ns, halt=halt_of(state.info)).ask(wanted)
 
 
 def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
@@ -177,9 +186,9 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
 
     ``{ApplicationDao …, "asks": [PendingDao …], "preempted": [PreemptedDao …], "replacements": [ReplacementDao …]}``
     """
-    stopped = state.info.life == "STOPPED"
-    counts = _counts(app, stopped=stopped)
-    gang = explain_gang.of_application(partition, app, partial(reason_of, stopped=stopped))
+    halt = halt_of(state.info)
+    counts = _counts(app, halt)
+    gang = explain_gang.of_application(partition, app, partial(reason_of, halt=halt))
     head = ApplicationDao(
         partition=partition.name,
         application_id=app.app_id,

@@ -8,6 +8,7 @@ from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_victims import POLICY
 from muster_scheduler.core.properties import PreemptionPolicy
+from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
 from muster_scheduler.view import dao, explain_gang
@@ -16,8 +17,11 @@ from muster_scheduler.view.explain_dao import GuaranteeDao, QueueDao
 from muster_scheduler.view.explain_preemption import fence_of
 
 
-def explained(partition: Partition, queue: Queue, *, stopped: bool) -> QueueDao:
-    """A queue: O(what waits in it and below)."""
+def explained(partition: Partition, queue: Queue, *, halt: Reason | None) -> QueueDao:
+    """A queue: O(what waits in it and below).
+
+    :param halt: why nothing at all is decided.
+    """
     quantities = partition.types.quantities
     guarantees = _guarantees(queue)
     fence, protected_by = fence_of(queue), _protected_by(queue)
@@ -50,7 +54,7 @@ def explained(partition: Partition, queue: Queue, *, stopped: bool) -> QueueDao:
         priority_offset=policy.priority_offset,
         current_priority=dao.current_priority(queue),
         quota_at=queue.quota_ns,
-        asks=dict(_asks(queue, stopped=stopped)),
+        asks=dict(_asks(queue, halt)),
         message="",
     )
     found.message = _message(queue, found)
@@ -109,18 +113,18 @@ def _applications(queue: Queue) -> int:
     return len(queue.applications) if queue.leaf else sum(map(_applications, queue.children.values()))
 
 
-def _asks(queue: Queue, *, stopped: bool) -> Counter[str]:
+def _asks(queue: Queue, halt: Reason | None) -> Counter[str]:
     """How many asks wait in it and below, by why."""
     counts: Counter[str] = Counter()
     for child in queue.children.values():
-        counts += _asks(child, stopped=stopped)
+        counts += _asks(child, halt)
     for app in queue.applications.values():
         for group in app.groups.values():
             head = group.head()
             if head is not None:  # those of a group share one reason
-                counts[reason_of(head, stopped=stopped).code.value] += group.asks
+                counts[reason_of(head, halt=halt).code.value] += group.asks
         for wanted in explain_gang.waiting_for_placeholders(app):
-            counts[reason_of(wanted, stopped=stopped).code.value] += 1
+            counts[reason_of(wanted, halt=halt).code.value] += 1
     return counts
 
 

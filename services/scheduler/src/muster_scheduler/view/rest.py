@@ -23,11 +23,12 @@ from muster_scheduler.core.acl import GROUP_NAME, QUEUE_NAME, USER_NAME
 from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao, explain, explain_queue, go, metrics, placement_rules, render, usage
+from muster_scheduler.view import dao, explain, explain_queue, go, metrics, placement_rules, render, snapshot, usage
 from muster_scheduler.view.errors import RequestRefused
 from muster_scheduler.view.render import Pieces
 from muster_scheduler.view.routes import Routes
 from muster_scheduler.view.settings import ViewSettings
+from muster_scheduler.view.snapshot import NODES_DEFAULT, NODES_MAX, Lag, Section, Wanted
 from muster_scheduler.view.turns import FoldGate, Slice
 
 log = structlog.get_logger(__name__)
@@ -51,6 +52,7 @@ _GZIP_WBITS = 31
 _ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
 # The rest of a message that names what came in is cut here.
 _SHOWN_CHARACTERS = 200
+_DIGITS_MAX = 20  # of a number, more than any may have
 
 
 class Snapshot(Protocol):
@@ -62,6 +64,10 @@ class Snapshot(Protocol):
 
     def lag_records(self, rm_id: str | None) -> int:
         """Of an RM's partition; None: of all."""
+        ...
+
+    def lag_s(self, rm_id: str | None) -> float:
+        """Of an RM's partition; None: the largest of all."""
         ...
 
     def version(self) -> int:
@@ -138,6 +144,7 @@ class ViewRest:
                 ("/ws/v1/explain/queue/{queue}", self._explain_queue),
                 ("/ws/v1/explain/preempted", self._explain_preempted),
                 ("/ws/v1/explain/preemption/{application}/{key}", self._explain_preemption),
+                ("/ws/v1/metrics/snapshot", self._snapshot),
                 ("/ws/v1/metrics", self._metrics),
                 ("/metrics", self._metrics),
                 ("/health", self._health),
@@ -439,7 +446,7 @@ class ViewRest:
         for partition in self._partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
-                found = explain_queue.explained(partition, queue, stopped=state.info.life == "STOPPED")
+                found = explain_queue.explained(partition, queue, halt=explain.halt_of(state.info))
                 return Answer(render.body(found))
         raise RequestRefused(404, "Queue not found")
 
@@ -479,6 +486,20 @@ class ViewRest:
             raise RequestRefused(404, "No resource manager is registered")
         return state
 
+    async def _snapshot(self, call: Call) -> Answer:
+        state = self._known(call)
+        name = call.query.get("partition", "") or DEFAULT_PARTITION
+        partition = state.core.partitions.get(name)
+        if partition is None:
+            raise RequestRefused(404, f"Partition not found: {_shown(name)}")
+        path = call.query.get("queue", "")
+        queue = partition.queues.get(_checked_path(path)) if path else partition.root
+        if queue is None:
+            raise RequestRefused(404, f"Queue not found: {_shown(path)}")
+        wanted = Wanted(_sections(call), partition, queue, _nodes_max(call))
+        lag = Lag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
+        return Answer(snapshot.snapshot(state, wanted, lag, self._clock.now_ns()))
+
     async def _metrics(self, _call: Call) -> Answer:
         return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -506,6 +527,10 @@ def _queue_path(call: Call) -> str:
     name = go.query_unescape(call.path["queue"])
     if name is None:
         raise RequestRefused(400, f"Queue name {_shown(call.path['queue'])} is not escaped as a query is")
+    return _checked_path(name)
+
+
+def _checked_path(name: str) -> str:
     for part in name.split("."):
         if not QUEUE_NAME.fullmatch(part):
             raise RequestRefused(
@@ -514,6 +539,24 @@ def _queue_path(call: Call) -> str:
                 "_ : # / @ -",
             )
     return name.lower()
+
+
+def _sections(call: Call) -> frozenset[Section]:
+    """Names with commas between; none: all."""
+    named = [name for name in call.query.get("sections", "").split(",") if name]
+    for name in named:
+        if name not in set(Section):
+            raise RequestRefused(400, f"Section {_shown(name)} is not known: expected some of {', '.join(Section)}")
+    return frozenset(map(Section, named)) or frozenset(Section)
+
+
+def _nodes_max(call: Call) -> int:
+    text = call.query.get("nodes", "")
+    if not text:
+        return NODES_DEFAULT
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:_DIGITS_MAX]) <= NODES_MAX:
+        raise RequestRefused(400, f"Number of nodes {_shown(text)}: expected 1 to {NODES_MAX}")
+    return int(text)
 
 
 def _each(names: list[str], make: Callable[[str], Any]) -> Pieces:

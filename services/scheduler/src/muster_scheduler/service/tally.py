@@ -12,7 +12,6 @@ from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
     Detail,
-    EventType,
     NewAllocation,
     Outcome,
     RejectedApplication,
@@ -52,7 +51,7 @@ def counted(out: Outcome) -> Tally:
     # Not every release at the RM's word is told to it, nor is each that it is told one of an allocation.
     cancelled, node_removed = _ENDED_BY_RM
     for event in out.events:
-        if (event.detail is cancelled or event.detail is node_removed) and event.type is EventType.APP:
+        if event.detail is cancelled or event.detail is node_removed:
             more.released += 1
     return more
 

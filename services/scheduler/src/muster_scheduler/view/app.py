@@ -122,6 +122,11 @@ class ViewService:
         """Records that were written and are not folded: of an RM's partition; None: of all."""
         return sum(follower.lag_records for follower in self._of(rm_id))
 
+    def lag_s(self, rm_id: str | None = None) -> float:
+        """How old the newest folded record is while there are newer ones: of an RM's partition; None: the most."""
+        now_ns = self._clock.now_ns()
+        return max((follower.lag_s(now_ns) for follower in self._of(rm_id)), default=0.0)
+
     def version(self) -> int:
         """The same number: the same state."""
         return sum(follower.version for follower in self._followers)
@@ -162,9 +167,7 @@ class ViewService:
         return check.result()
 
     def _lagging(self, rm_id: str | None) -> str:
-        now_ns = self._clock.now_ns()
-        records = self.lag_records(rm_id)
-        lag_s = max((follower.lag_s(now_ns) for follower in self._of(rm_id)), default=0.0)
+        records, lag_s = self.lag_records(rm_id), self.lag_s(rm_id)
         if records <= self.settings.lag_records_max and lag_s <= self.settings.lag_s_max:
             return ""
         return f"the view is {records} records and {lag_s:.1f} s behind"

@@ -20,6 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from muster_scheduler.core.acl import GROUP_NAME, QUEUE_NAME, USER_NAME
+from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
@@ -52,7 +53,7 @@ _GZIP_WBITS = 31
 _ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
 # The rest of a message that names what came in is cut here.
 _SHOWN_CHARACTERS = 200
-_DIGITS_MAX = 20  # of a number, more than any may have
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class Snapshot(Protocol):
@@ -488,7 +489,7 @@ class ViewRest:
 
     async def _snapshot(self, call: Call) -> Answer:
         state = self._known(call)
-        name = call.query.get("partition", "") or DEFAULT_PARTITION
+        name = partition_name(call.query.get("partition", ""))
         partition = state.core.partitions.get(name)
         if partition is None:
             raise RequestRefused(404, f"Partition not found: {_shown(name)}")
@@ -554,9 +555,10 @@ def _nodes_max(call: Call) -> int:
     text = call.query.get("nodes", "")
     if not text:
         return NODES_DEFAULT
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:_DIGITS_MAX]) <= NODES_MAX:
+    number = int(text) if _NUMBER.fullmatch(text) else 0
+    if not 0 < number <= NODES_MAX:
         raise RequestRefused(400, f"Number of nodes {_shown(text)}: expected 1 to {NODES_MAX}")
-    return int(text)
+    return number
 
 
 def _each(names: list[str], make: Callable[[str], Any]) -> Pieces:

@@ -1,0 +1,340 @@
+"""The state in figures, for ``muster.v1.Metrics`` (docs/metrics.md): scheduler, queues, nodes, and how the view does.
+
+JSON in the names of ``MetricsSnapshot`` (proto/muster/v1/metrics.proto), a section only when it was asked for. It is
+made in pieces as :mod:`render` makes them; an empty piece is work done that others may take their turn behind.
+
+Cost: the scheduler's section is O(applications + nodes + groups of pending asks), the queues' O(queues shown), the
+nodes' O(nodes) to find the fullest and then O(nodes shown).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from operator import attrgetter
+from typing import TypeVar
+
+from msgspec import Struct
+from muster_service.go_json import go_json
+from muster_service.process import process_figures
+
+from muster_scheduler.core.objects import Application, Node, Queue
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.follower import TALLIED, RmState, Tally
+from muster_scheduler.view import dao, explain
+from muster_scheduler.view.dao import Quantities
+from muster_scheduler.view.render import Pieces, small
+
+T = TypeVar("T")
+
+NODES_DEFAULT, NODES_MAX = 1_000, 10_000
+# Objects that are looked at in one piece: half a millisecond of counting.
+_PER_STEP = 500
+
+
+class Section(StrEnum):
+    """What can be asked for."""
+
+    SCHEDULER = "scheduler"
+    QUEUES = "queues"
+    NODES = "nodes"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a snapshot shows.
+
+    :ivar queue: shown with what is below it.
+    :ivar nodes_max: of the nodes the fullest so many.
+    """
+
+    sections: frozenset[Section]
+    partition: Partition
+    queue: Queue
+    nodes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the view is behind."""
+
+    records: int
+    seconds: float
+
+
+class _Shape(Struct, kw_only=True, rename="camel"):
+    """How all of them are written: every field, whatever its value."""
+
+
+class TallyDao(_Shape, kw_only=True):
+    """The RM's counts, and how many events it was told."""
+
+    allocated: int
+    released: int
+    preempted: int
+    timed_out: int
+    replaced: int
+    asks_rejected: int
+    applications_accepted: int
+    applications_rejected: int
+    nodes_accepted: int
+    nodes_rejected: int
+    questions: int
+    questions_refused: int
+    questions_unanswered: int
+    events: int
+    decisions: int
+    deciding_us: int
+
+
+class SchedulerDao(_Shape, kw_only=True):
+    """One partition's figures; ``tally`` is the RM's."""
+
+    applications: dict[str, int]
+    nodes: int
+    nodes_draining: int
+    asks_pending: int
+    allocations: int
+    reservations: int
+    pending_by_reason: dict[str, int]
+    tally: TallyDao
+    capacity: Quantities
+    allocated: Quantities
+    pending: Quantities
+
+
+class QueueDao(_Shape, kw_only=True):
+    """A queue."""
+
+    path: str
+    state: str
+    leaf: bool
+    guaranteed: Quantities
+    max: Quantities
+    allocated: Quantities
+    pending: Quantities
+    preempting: Quantities
+    applications: int
+    applications_running: int
+    applications_max: int
+
+
+class NodeDao(_Shape, kw_only=True):
+    """A node."""
+
+    node_id: str
+    schedulable: bool
+    capacity: Quantities
+    allocated: Quantities
+    occupied: Quantities
+    available: Quantities
+    allocations: int
+    used_percent: int
+
+
+class ProcessDao(_Shape, kw_only=True):
+    """A process. ``host`` and ``pid`` tell it from others: a gateway in the same one says so."""
+
+    name: str
+    host: str
+    pid: int
+    cpu_seconds: float
+    memory_bytes: int
+    garbage_collections: int
+    uptime_seconds: float
+
+
+class RuntimeDao(_Shape, kw_only=True):
+    """The view itself."""
+
+    processes: list[ProcessDao]
+    view_lag_records: int
+    view_lag_seconds: float
+
+
+def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
+    """One snapshot: ``{"takenNs": …, "rmId": …, "scheduler": {…}, "queues": […], "nodes": […], "runtime": {…}}``."""
+    partition = wanted.partition
+    yield b'{"takenNs":%d,"rmId":%b' % (now_ns, go_json(state.info.rm_id))
+    if Section.SCHEDULER in wanted.sections:
+        yield b',"scheduler":'
+        yield from _scheduler(state, partition)
+    if Section.QUEUES in wanted.sections:
+        yield b',"queues":['
+        yield from _queues(partition, wanted.queue)
+        yield b"]"
+    if Section.NODES in wanted.sections:
+        yield b',"nodes":['
+        yield from _nodes(partition, wanted.nodes_max)
+        yield b"]"
+    if Section.RUNTIME in wanted.sections:
+        yield b',"runtime":%b' % go_json(_runtime(lag))
+    yield b"}\n"
+
+
+# ---- scheduler -------------------------------------------------------------------------------------------------------
+
+
+def _scheduler(state: RmState, partition: Partition) -> Pieces:
+    """In one value, for which everything is counted first."""
+    stopped = state.info.life == "STOPPED"
+    states: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for apps in _batches(partition.apps.values()):
+        states.update(map(attrgetter("state.value"), apps))
+        for app in apps:
+            if app.asks:
+                reasons.update(_reasons(app, stopped=stopped))
+        yield b""
+    draining = reservations = 0
+    for nodes in _batches(partition.nodes.values()):
+        draining += sum(not node.schedulable for node in nodes)
+        reservations += sum(len(node.reservations) for node in nodes)
+        yield b""
+    quantities = partition.types.quantities
+    yield go_json(
+        SchedulerDao(
+            applications=dict(states),
+            nodes=len(partition.nodes),
+            nodes_draining=draining,
+            asks_pending=reasons.total(),
+            allocations=dao.containers(partition),
+            reservations=reservations,
+            pending_by_reason=dict(reasons),
+            tally=_tally(state.info.tally, state.info.next_event_id),
+            capacity=quantities(partition.capacity),
+            allocated=quantities(partition.root.allocated),
+            pending=quantities(partition.root.pending),
+        )
+    )
+
+
+def _reasons(app: Application, *, stopped: bool) -> Counter[str]:
+    """How many of its asks are pending for which reason. Those of one group share one: it is looked up once."""
+    counts: Counter[str] = Counter()
+    grouped = 0
+    for group in app.groups.values():
+        if group.asks and (head := group.head()) is not None:
+            counts[explain.reason_of(head, stopped=stopped).code.value] += group.asks
+            grouped += group.asks
+    if grouped < len(app.asks):
+        # Those that are on their way to a place are in no group.
+        for wanted in app.asks.values():
+            if wanted.group is None:
+                counts[explain.reason_of(wanted, stopped=stopped).code.value] += 1
+    return counts
+
+
+def _tally(tally: Tally, events: int) -> TallyDao:
+    return TallyDao(events=events, **{name: getattr(tally, name) for name in TALLIED})
+
+
+# ---- queues ----------------------------------------------------------------------------------------------------------
+
+
+def _queues(partition: Partition, top: Queue) -> Pieces:
+    """A queue and all below it, parents first. Root's max is the cluster."""
+    quantities = partition.types.quantities
+    shown = list(_with_below(top))
+    applications = {queue: len(queue.applications) for queue in shown}
+    for queue in reversed(shown):
+        if queue is not top and queue.parent is not None:
+            applications[queue.parent] += applications[queue]
+    yield b""
+
+    def made(queue: Queue) -> QueueDao:
+        is_root = queue.parent is None
+        return QueueDao(
+            path=queue.path,
+            state=queue.state.value,
+            leaf=queue.leaf,
+            guaranteed=queue.by_name(queue.guaranteed) or {},
+            max=quantities(partition.capacity) if is_root else queue.by_name(queue.maximum) or {},
+            allocated=quantities(queue.allocated),
+            pending=quantities(queue.pending),
+            preempting=quantities(queue.preempting),
+            applications=applications[queue],
+            applications_running=queue.running_applications,
+            applications_max=queue.max_applications,
+        )
+
+    yield from small((queue for queue in shown if not queue.gone), made)
+
+
+def _with_below(queue: Queue) -> Iterator[Queue]:
+    yield queue
+    for child in queue.children.values():
+        yield from _with_below(child)
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def _nodes(partition: Partition, most: int) -> Pieces:
+    """The fullest nodes; of equally full ones those that came first."""
+    by_percent: dict[int, list[Node]] = {}
+    for nodes in _batches(partition.nodes.values()):
+        for node in nodes:
+            if not node.gone:
+                by_percent.setdefault(used_percent(node), []).append(node)
+        yield b""
+    fullest = (node for percent in sorted(by_percent, reverse=True) for node in by_percent[percent] if not node.gone)
+    quantities = partition.types.quantities
+
+    def made(node: Node) -> NodeDao:
+        return NodeDao(
+            node_id=node.node_id,
+            schedulable=node.schedulable,
+            capacity=quantities(node.capacity),
+            allocated=quantities(node.allocated),
+            occupied=quantities(node.occupied),
+            available=quantities(node.available),
+            allocations=len(node.allocations),
+            used_percent=used_percent(node),
+        )
+
+    yield from small(islice(fullest, most), made)
+
+
+def used_percent(node: Node) -> int:
+    """How full a node is: of the type that is used most, what is not available of the capacity, in whole percent.
+
+    100 also for something used of a type that the node has none of; more where the RM over-committed it.
+    """
+    fullest = 0
+    for available, capacity in zip(node.available, node.capacity, strict=True):
+        if capacity > 0:
+            used = (capacity - available) * 100 // capacity
+            if used > fullest:
+                fullest = used
+        elif available < 0:
+            fullest = max(fullest, 100)
+    return min(fullest, dao.INT32_MAX)
+
+
+# ---- runtime ---------------------------------------------------------------------------------------------------------
+
+
+def _runtime(lag: Lag) -> RuntimeDao:
+    found = process_figures()
+    process = ProcessDao(
+        name="view",
+        host=found.host,
+        pid=found.pid,
+        cpu_seconds=round(found.cpu_seconds, 3),
+        memory_bytes=found.memory_bytes,
+        garbage_collections=found.garbage_collections,
+        uptime_seconds=round(found.uptime_seconds, 3),
+    )
+    return RuntimeDao(processes=[process], view_lag_records=lag.records, view_lag_seconds=round(lag.seconds, 3))
+
+
+def _batches(objects: Iterable[T]) -> Iterator[list[T]]:
+    """Some at a time, of those that are there now."""
+    iterator = iter(list(objects))
+    while batch := list(islice(iterator, _PER_STEP)):
+        yield batch

@@ -23,6 +23,7 @@ from muster_service.process import process_figures
 
 from muster_scheduler.core.objects import Application, Node, Queue
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.reasons import Reason
 from muster_scheduler.follower import TALLIED, RmState, Tally
 from muster_scheduler.view import dao, explain
 from muster_scheduler.view.dao import Quantities
@@ -181,14 +182,14 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
 
 def _scheduler(state: RmState, partition: Partition) -> Pieces:
     """In one value, for which everything is counted first."""
-    stopped = state.info.life == "STOPPED"
+    halt = explain.halt_of(state.info)
     states: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for apps in _batches(partition.apps.values()):
         states.update(map(attrgetter("state.value"), apps))
         for app in apps:
             if app.asks:
-                reasons.update(_reasons(app, stopped=stopped))
+                reasons.update(_reasons(app, halt))
         yield b""
     draining = reservations = 0
     for nodes in _batches(partition.nodes.values()):
@@ -213,19 +214,19 @@ def _scheduler(state: RmState, partition: Partition) -> Pieces:
     )
 
 
-def _reasons(app: Application, *, stopped: bool) -> Counter[str]:
+def _reasons(app: Application, halt: Reason | None) -> Counter[str]:
     """How many of its asks are pending for which reason. Those of one group share one: it is looked up once."""
     counts: Counter[str] = Counter()
     grouped = 0
     for group in app.groups.values():
         if group.asks and (head := group.head()) is not None:
-            counts[explain.reason_of(head, stopped=stopped).code.value] += group.asks
+            counts[explain.reason_of(head, halt=halt).code.value] += group.asks
             grouped += group.asks
     if grouped < len(app.asks):
         # Those that are on their way to a place are in no group.
         for wanted in app.asks.values():
             if wanted.group is None:
-                counts[explain.reason_of(wanted, stopped=stopped).code.value] += 1
+                counts[explain.reason_of(wanted, halt=halt).code.value] += 1
     return counts
 
 

@@ -66,7 +66,7 @@ def _empty_ask(cluster: Cluster) -> None:
 
 def _orphan_list(cluster: Cluster) -> None:
     leaf = cluster.queue("root.b")
-    key = (cluster.partition.types.shape({"vcore": 7}), (), "")
+    key = (cluster.partition.types.shape({"vcore": 7}), (), "", 0)
     leaf.waitlists[key] = Waitlist(leaf, key)
 
 

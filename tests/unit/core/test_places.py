@@ -22,7 +22,7 @@ def test_the_shapes_that_fit_are_found_as_one_by_one(count: int) -> None:
             kinds = dice.sample(["a", "b", "c", "d"], dice.randint(1, 3))
             shape = types.shape({kind: dice.choice([0, 1, 5, 9, INT64_MAX]) + dice.randint(0, 300) for kind in kinds})
             if shape not in place:
-                held[shape.name] = waitlist = Waitlist(leaf, (shape, (), ""))
+                held[shape.name] = waitlist = Waitlist(leaf, (shape, (), "", 0))
                 waitlist.register(place)
         free = [
             [dice.choice([-5, 0, 100, 300, UNLIMITED]) for _ in types.names] for _ in range(dice.choice([1, 2, 30]))

@@ -32,6 +32,7 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import ReservationConfig
+from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.outcome import (
     AcceptedNode,
     NewAllocation,
@@ -448,9 +449,9 @@ def constants() -> Iterator[tuple[str, str]]:
             own = re.search(rf"^{name}(: \w+)? = ", text, re.MULTILINE)
             if name.endswith("_NS") and not name.startswith("_") and name not in _UNITS and own:
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", duration_text(value)
-    for made in (ReservationConfig(), QueuePolicy()):
+    for made in (ReservationConfig(), QueuePolicy(), CallbackPolicy()):
         for field in fields(made):
-            if field.name.endswith("_ns"):
+            if field.name.endswith("_ns") and field.name != "since_ns":
                 yield f"{type(made).__name__}.{field.name}", duration_text(getattr(made, field.name))
     settings = GatewaySettings()
     for name in ("pause_timeout_s", "lease_ttl_s"):

@@ -14,16 +14,20 @@ import pytest
 from builders import nodes
 from muster_scheduler.core import preemption
 from muster_scheduler.core.commands import (
+    Answer,
+    Answers,
     AppItem,
     AskItem,
     NodeAction,
+    SetCallbacks,
     Termination,
     UpdateAllocations,
     UpdateApplications,
 )
 from muster_scheduler.core.config import PreemptionConfig
+from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.objects import PreemptionRule
-from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.outcome import Outcome, PredicatesAsked
 from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
 from muster_scheduler.core.states import QueueEvent
 from muster_scheduler.follower import RmInfo, RmState
@@ -241,6 +245,26 @@ def queue_stopped() -> Explained:
     return Explained(arena)
 
 
+def rm_asked() -> Explained:
+    """The RM wants to be asked, and has been silent for two seconds."""
+    arena = one_queue()
+    arena.do(SetCallbacks(CallbackPolicy(predicates=True, connected=True, since_ns=arena.now_ns)))
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    arena.wait(2)
+    return Explained(arena)
+
+
+def refused_by_rm() -> Explained:
+    """Two nodes have room, and the RM wants neither for the ask."""
+    arena = one_queue()
+    arena.node("n2", vcore=4_000)
+    arena.do(SetCallbacks(CallbackPolicy(predicates=True, connected=True, since_ns=arena.now_ns)))
+    out = arena.want("app", "ask", preempts=False, vcore=1_000)
+    while questions := [fact.question for fact in out.facts if isinstance(fact, PredicatesAsked)]:
+        out = arena.do(Answers([Answer(each, False, "taint gpu-only is not tolerated") for each in questions]))
+    return Explained(arena)
+
+
 def rm_stopped() -> Explained:
     explained = no_node_has_room()
     explained.info = RmInfo("rm", life="STOPPED")
@@ -272,6 +296,8 @@ REASONS: dict[ReasonCode, Callable[[], Explained]] = {
     ReasonCode.GANG_FORMING: gang_forming,
     ReasonCode.PLACEHOLDER_LEAVING: placeholder_leaving,
     ReasonCode.PLACEHOLDER_STUCK: placeholder_stuck,
+    ReasonCode.RM_ASKED: rm_asked,
+    ReasonCode.REFUSED_BY_RM: refused_by_rm,
     ReasonCode.QUEUE_STOPPED: queue_stopped,
     ReasonCode.RM_STOPPED: rm_stopped,
     ReasonCode.RM_HELD: rm_held,

@@ -10,6 +10,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
 from muster_scheduler.core.gang import Gang
+from muster_scheduler.core.inquiries import Asked, Refusal, Refusals
 from muster_scheduler.core.objects import (
     Allocation,
     Application,
@@ -28,6 +29,9 @@ from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, GangPhase, QueueState
 
+# Of one ask's refused nodes recorded: thousands must not make its record large at each round. After a restart the
+# RM is asked about the others again.
+REFUSALS_KEPT = 8
 RM, REGISTRATION = "rm", "reg"
 NODE, QUEUE, APP, REJECTED, ASK, ALLOC, WHY = "node", "queue", "app", "rejected", "ask", "alloc", "why"
 
@@ -40,7 +44,7 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
         case Ask():
             return state_key(rm_id, ASK, partition, what.app.app_id, what.key)
         case Waitlist():
-            special = (what.user, what.user_group, what.required_node)
+            special = (what.user, what.user_group, what.required_node, *((str(what.apart),) if what.apart else ()))
             return state_key(rm_id, WHY, partition, what.leaf.path, what.shape.name, *(special if any(special) else ()))
         case Application():
             # (One that was not let in may have the id of one that was.)
@@ -172,7 +176,7 @@ def _preempted(why: Preempted) -> pb.PreemptedObject:
 
 
 def _ask(partition: str, what: Ask) -> bytes:
-    return pb.AskObject(
+    recorded = pb.AskObject(
         demand=_demand(partition, what.app.app_id, what.demand),
         pending=what.pending,
         allocated=what.allocated,
@@ -182,7 +186,24 @@ def _ask(partition: str, what: Ask) -> bytes:
         preempts=what.preempts,
         scaled_up=what.scaled_up,
         mismatched=what.mismatched,
-    ).SerializeToString(deterministic=True)
+    )
+    if what.refusals is not None:
+        _add_refusals(recorded, what.refusals)
+    if what.asked is not None:
+        recorded.asked_node, recorded.asked_ns = what.asked.node_id, what.asked.since_ns
+    return recorded.SerializeToString(deterministic=True)
+
+
+def _add_refusals(recorded: pb.AskObject, refusals: Refusals) -> None:
+    for refusal in list(refusals.nodes.values())[-REFUSALS_KEPT:]:
+        recorded.refusals.add(
+            node_id=refusal.node_id,
+            reason=refusal.reason,
+            refused_ns=refusal.refused_ns,
+            unanswered=refusal.unanswered,
+        )
+    recorded.refused_nodes, recorded.refused_rounds = len(refusals.nodes), refusals.rounds
+    recorded.refused_until_ns, recorded.stands_apart = refusals.until_ns, True
 
 
 def _waitlist(partition: str, what: Waitlist) -> bytes:
@@ -191,6 +212,7 @@ def _waitlist(partition: str, what: Waitlist) -> bytes:
     recorded.partition, recorded.leaf = partition, what.leaf.path
     recorded.resource.CopyFrom(_shape(what.shape))
     recorded.user, recorded.user_group, recorded.required_node = what.user, what.user_group, what.required_node
+    recorded.apart = what.apart
     return recorded.SerializeToString(deterministic=True)
 
 
@@ -213,6 +235,7 @@ def _reason(reason: Reason) -> pb.ReasonObject:
         preemption=reason.preemption or "",
         promised=saturated(reason.promised),
         of_group=reason.of_group,
+        said=reason.said,
     )
 
 
@@ -376,6 +399,19 @@ def _fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
         preempts=recorded.preempts,
         scaled_up=recorded.scaled_up,
         mismatched=recorded.mismatched,
+        refused=_refusals_of(recorded) if recorded.stands_apart else None,
+        asked=Asked(recorded.asked_node, recorded.asked_ns) if recorded.asked_node else None,
+    )
+
+
+def _refusals_of(recorded: pb.AskObject) -> fold.FoldedRefusals:
+    return fold.FoldedRefusals(
+        {
+            each.node_id: Refusal(each.node_id, each.reason, each.refused_ns, each.unanswered)
+            for each in recorded.refusals
+        },
+        recorded.refused_rounds,
+        recorded.refused_until_ns,
     )
 
 
@@ -384,7 +420,7 @@ def _fold_reason(partition: Partition, recorded: pb.ReasonObject) -> None:
         partition,
         recorded.leaf,
         dict(recorded.resource.values),
-        (recorded.user, recorded.user_group, recorded.required_node),
+        (recorded.user, recorded.user_group, recorded.required_node, recorded.apart),
         _reason_of(recorded),
     )
 
@@ -407,6 +443,7 @@ def _reason_of(recorded: pb.ReasonObject) -> Reason:
         PreemptionNo(recorded.preemption) if recorded.preemption else None,
         recorded.promised,
         recorded.of_group,
+        said=recorded.said,
     )
 
 

@@ -54,7 +54,7 @@ class Claims:
 
     # ---- when ------------------------------------------------------------------------------------------------------
 
-    def parked(self, now_ns: int) -> None:
+    def parked(self, out: Outcome, now_ns: int) -> None:
         """After a search: those who were parked in it ask for their turn."""
         partition = self._partition
         parked, partition.waiting.parked = partition.waiting.parked, {}
@@ -69,6 +69,8 @@ class Claims:
             lists[waitlist] = None
             if group.unreported:
                 waitlist.unreported[group] = None
+            if partition.questions.states and waitlist.place is not partition.waiting.no_node:
+                partition.questions.skipped(group, waitlist.reason, out)
             self._ask(waitlist, (*self._rights_of_first(waitlist), *self._rights_of(waitlist, group)), now_ns)
         for waitlist in lists:
             waitlist.tried = True
@@ -237,8 +239,10 @@ class Claims:
                 partition.unreserve(other, out, now_ns)
             partition.reserve(head, node, out, now_ns)
         elif now_ns >= head.created_ns + partition.config.reservation.delay_ns:
-            best = partition.figures.best_to_keep(head.shape)
-            if best is not None:
+            best = partition.figures.best_to_keep(head.shape, partition.questions.refused(head))
+            if best is not None and partition.questions.predicates:
+                partition.questions.reserve(head, best, out, now_ns)
+            elif best is not None:
                 partition.reserve(head, best, out, now_ns)
 
     def reservation_timed_out(self, ask: Ask, out: Outcome, now_ns: int) -> None:
@@ -270,6 +274,8 @@ class Claims:
             found = preemption.search(partition, asking, now_ns)
             if isinstance(found, PreemptionNo):
                 return True, found
+            if not self._agreed(found, asking, out, now_ns):
+                return True, None
             self.carry_out(found, asking, out, now_ns)
         return True, None
 
@@ -279,8 +285,13 @@ class Claims:
         found = preemption.search_required_node(self._partition, head, head.reserved, now_ns)
         if isinstance(found, PreemptionNo):
             self._say_no(waitlist, found, out)
-        else:
+        elif self._agreed(found, head, out, now_ns):
             self.carry_out(found, head, out, now_ns)
+
+    def _agreed(self, plan: preemption.Plan, asking: Ask, out: Outcome, now_ns: int) -> bool:
+        """Whether the RM agrees to the plan. If it has to be asked, its yes brings the list its turn again."""
+        victims = [victim.allocation for victim in plan.victims]
+        return self._partition.questions.may_preempt(asking, plan.node, victims, out, now_ns)
 
     def carry_out(self, plan: preemption.Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
         """Tells the victims to go, and keeps the node free for the ask."""

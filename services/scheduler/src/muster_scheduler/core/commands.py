@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster_scheduler.core.config import ClusterConfig
+from muster_scheduler.core.inquiries import CallbackPolicy
 
 
 class NodeAction(IntEnum):
@@ -142,4 +143,38 @@ class SetDeciding:
     deciding: bool
 
 
-Command = UpdateNodes | UpdateApplications | UpdateAllocations | UpdateConfiguration | SetDeciding
+@dataclass(frozen=True, slots=True)
+class SetGeneration:
+    """In whose words the RM is told what no item of its own asked for: the previous generation's (seed 001), or not."""
+
+    previous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetCallbacks:
+    """The RM's callback stream was opened, or is gone: what it wants to be asked and told from now on."""
+
+    policy: CallbackPolicy
+
+
+class Answer(NamedTuple):
+    """The RM's answer to one question.
+
+    :param reason: why not, in its words.
+    """
+
+    question: int
+    fits: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the RM answered; to questions that nobody asks any more, too: those change nothing."""
+
+    answers: tuple[Answer, ...] | list[Answer]
+
+
+Command = (
+    UpdateNodes | UpdateApplications | UpdateAllocations | UpdateConfiguration | SetDeciding | SetCallbacks | Answers
+)

@@ -38,7 +38,7 @@ class Cycle:
 
     def run(self, out: Outcome, now_ns: int, budget: int) -> int:
         """Makes up to ``budget`` allocations; gives how many. Fewer means: nothing more fits now."""
-        partition, gangs = self._partition, self._gangs
+        partition, gangs, questions = self._partition, self._gangs, self._partition.questions
         if not partition.deciding:
             return 0
         # 1. Shares move with the cluster's capacity: all keys anew, once.
@@ -49,6 +49,7 @@ class Cycle:
         if self._waiting.nodes_gained:
             gangs.look_again()
         gangs.settle(out)
+        questions.refresh_records(out)
         self._waiting.wake()
         made = self._place_reserved(out, now_ns, budget)
         root = partition.root
@@ -78,8 +79,11 @@ class Cycle:
             if node is None:
                 self._park_without_node(group, out, now_ns)
                 continue
-            # 7. The allocation, on all books.
-            self.allocate(ask, group, node, out, now_ns)
+            # 7. The allocation, on all books; or the RM is asked first, while it counts there already.
+            if questions.predicates:
+                questions.place(ask, group, node, out, now_ns)
+            else:
+                self.allocate(ask, group, node, out, now_ns)
             made += 1
         # 8. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
         if made < budget:
@@ -87,7 +91,7 @@ class Cycle:
         # 9. Those who have waited long come to their rights: a node kept free, the preemption of others. (But first
         # whoever can be helped by what this search set free: in the next pass.)
         if not self._waiting.stirred:
-            partition.claims.parked(now_ns)
+            partition.claims.parked(out, now_ns)
             partition.claims.run(out, now_ns)
         # 10. Other nodes may mean another "no", even where they do not mean a "yes".
         if self._explained_version != partition.capacity_version:
@@ -95,7 +99,8 @@ class Cycle:
             for shape in self._waiting.no_node:
                 reason = partition.figures.reason(shape)
                 for waitlist in self._waiting.no_node.lists(shape):
-                    self._waiting.note(waitlist, reason, out, now_ns)
+                    if not waitlist.apart:  # (whose own "no" may be the RM's)
+                        self._waiting.note(waitlist, reason, out, now_ns)
         return made
 
     def _place_reserved(self, out: Outcome, now_ns: int, budget: int) -> int:
@@ -111,7 +116,10 @@ class Cycle:
             if ask.app.gang is not None and ask.app.gang.gives_way_to(group):
                 continue  # it need not wait for room there any more
             if made < budget and not self._hold_back(ask, group, out, now_ns):
-                self.allocate(ask, group, node, out, now_ns)
+                if self._partition.questions.predicates:
+                    self._partition.questions.place(ask, group, node, out, now_ns)
+                else:
+                    self.allocate(ask, group, node, out, now_ns)
                 made += 1
             else:
                 self._held_back[node] = None
@@ -139,29 +147,34 @@ class Cycle:
         if group.required_node:
             # A daemon's node takes it even while it is draining, or kept free for others than daemons.
             node = self._partition.nodes.get(group.required_node)
-            return node if node is not None and fits(items, node.available) else None
+            if node is None or (ask.refusals is not None and node.node_id in ask.refusals.nodes):
+                return None
+            return node if fits(items, node.available) else None
         reserved = ask.reserved
-        if (
-            reserved is not None
-            and not ask.awaits_placeholders
-            and reserved.schedulable
-            and fits(items, reserved.available)
-        ):
+        if reserved is not None and not ask.awaits_placeholders and reserved.usable and fits(items, reserved.available):
             return reserved
-        return self._find_node(group.shape)
+        return self._find_node(group.shape, ask)
 
     def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
         waiting = self._waiting
+        refused = self._partition.questions.why_refused(group) if group.apart else None
         if group.required_node:
             place = waiting.required_place(group.required_node)
-            waiting.park(group, place, self._required_node_reason(group), out, now_ns)
+            waiting.park(group, place, refused or self._required_node_reason(group), out, now_ns)
         else:
-            waiting.park(group, waiting.no_node, self._partition.figures.reason(group.shape), out, now_ns)
+            waiting.park(group, waiting.no_node, refused or self._partition.figures.reason(group.shape), out, now_ns)
 
-    def _find_node(self, shape: Shape) -> Node | None:
+    def _find_node(self, shape: Shape, ask: Ask) -> Node | None:
         waiting = self._waiting
         if shape in waiting.found_no_node:
             return None
+        if ask.refusals is not None and ask.refusals.nodes:
+            # (What it finds says nothing of the shape.)
+            but = ask.refusals.nodes
+            if shape in waiting.only_gained:
+                left = [node for node in waiting.gained if node.node_id not in but]
+                return self._partition.index.first_of(left, shape.items)
+            return next(iter(self._partition.index.fitting(shape.items, but, 1)), None)
         if shape in waiting.only_gained:
             node = self._partition.index.first_of(waiting.gained, shape.items)
         else:
@@ -258,16 +271,22 @@ class Cycle:
         full = None if app.counted else self.full_ledger(app)
         if full is not None:
             self._waiting.wait_to_run(app, full, out, now_ns)
+            self._skipped(group, app, out)
             return True
         lacking = self._lacking_room(app) if app.gang is not None else None
         if lacking is not None:
             self._waiting.wait_for_room(app, lacking[0], self._room_reason(*lacking), out, now_ns)
+            self._skipped(group, app, out)
             return True
         over = self.over_limit(app, group.shape)
         if over is None:
             return False
         self._waiting.park(group, over[0].blocked, self._limit_reason(*over), out, now_ns)
         return True
+
+    def _skipped(self, group: AskGroup, app: Application, out: Outcome) -> None:
+        if self._partition.questions.states:
+            self._partition.questions.skipped(group, app.reason, out)
 
     def _limit_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
         code = ReasonCode.QUEUE_MAX

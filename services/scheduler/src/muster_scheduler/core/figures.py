@@ -6,7 +6,7 @@ a look: a look is one comparison of columns, whatever happened in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +67,10 @@ class NodeFigures:
             self._reasons[shape] = known = self._find_reason(shape)
         return known
 
-    def best_to_keep(self, shape: Shape) -> Node | None:
+    def best_to_keep(self, shape: Shape, but: Collection[str] = ()) -> Node | None:
         """Of the nodes in the search that could hold it when empty: the one whose free resources it would use up most.
+
+        ``but``: the ids of nodes that will not do.
 
         The lowest sum, over the types of which something is free, of the part that would be left (core-features §2.13,
         FitInScore of §2.4); of equal ones the first in the order of the search.
@@ -79,6 +81,8 @@ class NodeFigures:
         for number, value in shape.items:
             usable = usable & (self._capacity[:count, number] >= saturated(value))
         rows = np.flatnonzero(usable)
+        if but:
+            rows = np.array([row for row in rows if self._nodes[row].node_id not in but], dtype=rows.dtype)
         if not len(rows):
             return None
         wanted = dict(shape.items)
@@ -145,5 +149,5 @@ class NodeFigures:
             except OverflowError:  # sums beyond int64: as on the wire
                 self._free[row, :size] = [saturated(value) for value in node.available]
                 self._capacity[row, :size] = [saturated(value) for value in node.capacity]
-            self._marks[row] = (node.schedulable, bool(node.reservations))
+            self._marks[row] = (node.usable, bool(node.reservations))
         self._dirty.clear()

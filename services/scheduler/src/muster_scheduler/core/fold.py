@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from muster_scheduler.core.commands import AskItem
 from muster_scheduler.core.gang import TaskGroup
+from muster_scheduler.core.inquiries import Asked, Refusal, Refusals
 from muster_scheduler.core.objects import (
     Application,
     Ask,
@@ -76,6 +77,15 @@ class FoldedApplication:
     waiting: Reason | None = None
     usage: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     gang: FoldedGang | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedRefusals:
+    """The nodes that the RM refused for a recorded ask: the last ones, by id."""
+
+    nodes: dict[str, Refusal]
+    rounds: int
+    until_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +287,8 @@ def fold_ask(
     preempts: bool = False,
     scaled_up: bool = False,
     mismatched: bool = False,
+    refused: FoldedRefusals | None = None,
+    asked: Asked | None = None,
 ) -> None:
     """Takes a recorded ask. One of an application that is not there any more is ignored."""
     drop_ask(partition, item.app_id, item.key)
@@ -288,6 +300,13 @@ def fold_ask(
     demand.created_ns = created_ns
     ask = Ask(app, demand, pending, allocated)
     ask.preempts, ask.scaled_up, ask.mismatched, ask.published = preempts, scaled_up, mismatched, True
+    ask.asked = asked
+    if refused is not None:
+        ask.refusals = Refusals(ask, dict(refused.nodes), refused.rounds, refused.until_ns)
+        for node_id in refused.nodes:
+            refusing = partition.nodes.get(node_id)
+            if refusing is not None:
+                refusing.refused_by[ask] = None
     app.asks[ask.key] = ask
     partition.add_pending(app, shape.items, pending)
     if demand.placeholder:
@@ -310,6 +329,10 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
     if ask.demand.placeholder:
         partition.gangs.pend(ask, -ask.pending)
     ask.gone = True
+    for node_id in ask.refusals.nodes if ask.refusals is not None else ():
+        refusing = partition.nodes.get(node_id)
+        if refusing is not None:
+            refusing.refused_by.pop(ask, None)
     _unreserve(ask)
     if ask.group is not None:
         partition.leave_group(ask, None)
@@ -362,11 +385,12 @@ def drop_allocation(partition: Partition, app_id: str, unique: str) -> None:
 
 
 def fold_reason(
-    partition: Partition, leaf: str, quantities: Mapping[str, int], special: tuple[str, str, str], reason: Reason
+    partition: Partition, leaf: str, quantities: Mapping[str, int], special: tuple[str, str, str, int], reason: Reason
 ) -> None:
     """Takes a recorded reason of asks in a leaf that wait for the same.
 
-    :param special: the user and the group whose limits hold for them, and the node that is required; each perhaps "".
+    :param special: the user and the group whose limits hold for them, and the node that is required, each perhaps "";
+        and the submission of the one ask that stands apart, or 0.
     """
     queue = partition.queues.get(leaf)
     key = _wait_key(partition, queue, partition.types.shape(quantities), *special) if queue is not None else None
@@ -381,19 +405,26 @@ def fold_reason(
 
 
 def _wait_key(
-    partition: Partition, leaf: Queue, shape: Shape, user: str, group: str, required_node: str
+    partition: Partition, leaf: Queue, shape: Shape, user: str, group: str, required_node: str, apart: int
 ) -> WaitKey | None:
     """None: nobody is left whom these limits concern."""
     trackers = partition.limits.trackers_of(leaf, user, group) if user or group else ()
-    return None if trackers is None else (shape, trackers, required_node)
+    return None if trackers is None else (shape, trackers, required_node, apart)
 
 
 def drop_reason(
-    partition: Partition, leaf: str, shape_name: str, user: str = "", group: str = "", required_node: str = ""
+    partition: Partition,
+    leaf: str,
+    shape_name: str,
+    user: str = "",
+    group: str = "",
+    required_node: str = "",
+    apart: str = "",
 ) -> None:
     """Takes a reason's tombstone, which knows the shape by name only."""
     queue = partition.queues.get(leaf)
-    about = (shape_name, user, group, required_node)
+    about = (shape_name, user, group, required_node, apart)
     for key, waitlist in list(queue.waitlists.items()) if queue is not None else ():
-        if (key[0].name, waitlist.user, waitlist.user_group, key[2]) == about and queue is not None:
+        found = (key[0].name, waitlist.user, waitlist.user_group, key[2], str(key[3]) if key[3] else "")
+        if found == about and queue is not None:
             del queue.waitlists[key]

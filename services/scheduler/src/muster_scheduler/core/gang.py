@@ -14,6 +14,7 @@ from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.states import PLACEHOLDER_TIMEOUT_NS, GangPhase
 
 if TYPE_CHECKING:
+    from muster_scheduler.core.inquiries import Inquiry
     from muster_scheduler.core.objects import Application, Ask, AskGroup, Demand
     from muster_scheduler.core.resources import Shape
 
@@ -51,12 +52,27 @@ class Gang:
     :ivar deadline_ns: when the time of unused placeholders is up; 0: the clock does not run.
     :ivar placed: by type number, what placeholders hold that are not going for nothing.
     :ivar promised: the part of ``total`` that is not placed, while it forms; counted in its limits' ``promised``.
+    :ivar proposed: by type number, what placeholders would take that the RM is being asked about.
+    :ivar courted: by (unique) key, placeholders that would make room for a real ask if the RM agrees: not free now.
     :ivar replacing: by key of a real ask, the (unique) keys of the placeholders that are leaving for it.
     :ivar reals: by task group ("": none), the groups of real asks.
     :ivar stuck: groups whose asks could take a placeholder's place, but fit on no node now.
     """
 
-    __slots__ = ("app", "deadline_ns", "groups", "phase", "placed", "promised", "reals", "replacing", "stuck", "total")
+    __slots__ = (
+        "app",
+        "courted",
+        "deadline_ns",
+        "groups",
+        "phase",
+        "placed",
+        "promised",
+        "proposed",
+        "reals",
+        "replacing",
+        "stuck",
+        "total",
+    )
 
     def __init__(self, app: Application, total: Shape | None) -> None:
         self.app = app
@@ -66,6 +82,8 @@ class Gang:
         self.groups: dict[str, TaskGroup] = {}
         self.placed: dict[int, int] = {}
         self.promised: dict[int, int] = {}
+        self.proposed: dict[int, int] = {}
+        self.courted: dict[str, Inquiry] = {}
         self.replacing: dict[str, dict[str, None]] = {}
         self.reals: dict[str, dict[AskGroup, None]] = {}
         self.stuck: dict[AskGroup, None] = {}
@@ -80,7 +98,7 @@ class Gang:
     @property
     def waits_for_room(self) -> bool:
         """It has not started: first there must be room for all of it."""
-        return self.phase is GangPhase.WAITING and self.whole
+        return self.phase is GangPhase.WAITING and self.whole and not self.proposed
 
     @property
     def is_complete(self) -> bool:
@@ -96,9 +114,11 @@ class Gang:
     @property
     def still_to_take(self) -> dict[int, int]:
         """By type number, what was announced and is not placed, while it forms as a whole: that is promised to it."""
-        if self.phase is not GangPhase.FORMING or not self.whole or self.total is None:
+        started = self.phase is GangPhase.FORMING or (self.phase is GangPhase.WAITING and self.proposed)
+        if not started or not self.whole or self.total is None:
             return {}
-        rest = {number: value - self.placed.get(number, 0) for number, value in self.total.items}
+        placed, proposed = self.placed, self.proposed
+        rest = {number: value - placed.get(number, 0) - proposed.get(number, 0) for number, value in self.total.items}
         return {number: value for number, value in rest.items() if value > 0}
 
     def oldest_pending(self, task_group: str) -> Ask | None:

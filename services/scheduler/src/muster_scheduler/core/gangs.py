@@ -45,6 +45,7 @@ from muster_scheduler.core.states import (
 )
 
 if TYPE_CHECKING:
+    from muster_scheduler.core.inquiries import Inquiry
     from muster_scheduler.core.partition import Partition
 
 # What shims know the time-out by.
@@ -142,6 +143,7 @@ class Gangs:
         assert app.gang is not None, f"{placeholder} has no gang"
         gang = app.gang
         group = gang.groups[placeholder.task_group]
+        self._break_off(gang, placeholder)
         group.held -= 1
         group.free.discard(placeholder)
         if placeholder.preempted is None and not placeholder.timed_out:
@@ -177,6 +179,7 @@ class Gangs:
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
         assert app.gang is not None, f"{placeholder} has no gang"
+        self._break_off(app.gang, placeholder)
         app.gang.groups[placeholder.task_group].free.discard(placeholder)
         self._place(app.gang, placeholder, -1)
         self._stir(app, placeholder.task_group)
@@ -203,6 +206,82 @@ class Gangs:
             group.timed_out += count
         else:
             group.lost += count
+
+    # ---- while the RM is asked -------------------------------------------------------------------------------------
+
+    def propose(self, ask: Ask, sign: int) -> None:
+        """A placeholder of this ask would be placed if the RM agrees (or would no more)."""
+        gang = self.of(ask.app)
+        for number, value in ask.shape.items:
+            left = gang.proposed.get(number, 0) + sign * value
+            if left:
+                gang.proposed[number] = left
+            else:
+                gang.proposed.pop(number, None)
+        if sign > 0:  # else it is placed now, or :meth:`not_placed` follows
+            self._promise(gang)
+
+    def not_placed(self, app: Application) -> None:
+        """The RM did not agree. A gang of which nothing is placed nor proposed starts again as a whole."""
+        gang = self.of(app)
+        self._promise(gang)
+        self._partition.waiting.wake_gangs_beside(app)
+        if gang.waits_for_room:
+            self._anew[app] = None
+            self._stir(app)
+
+    def court(self, placeholder: Allocation, inquiry: Inquiry) -> None:
+        """The RM is asked whether the placeholder may make room: it is not free meanwhile."""
+        app = placeholder.app
+        assert app is not None, f"{placeholder} is foreign"
+        gang = self.of(app)
+        gang.groups[placeholder.task_group].free.discard(placeholder)
+        gang.courted[placeholder.unique_key] = inquiry
+        self._stir(app, placeholder.task_group)
+
+    def uncourt(self, placeholder: Allocation) -> None:
+        """The RM has answered, or is asked no more: it is free again, if it is still what it was."""
+        app = placeholder.app
+        assert app is not None, f"{placeholder} is foreign"
+        gang = self.of(app)
+        if gang.courted.pop(placeholder.unique_key, None) is not None and not placeholder.told and not placeholder.gone:
+            gang.groups[placeholder.task_group].free.add(placeholder)
+            self._stir(app, placeholder.task_group)
+
+    def _break_off(self, gang: Gang, placeholder: Allocation) -> None:
+        """The placeholder goes for something else: the ask that it would have made room for looks for another."""
+        inquiry = gang.courted.pop(placeholder.unique_key, None)
+        if inquiry is not None:
+            self._partition.questions.withdraw(inquiry, None)
+            self.reopened[inquiry.ask] = None
+
+    def agreed(self, placeholder: Allocation, ask: Ask, node: Node, out: Outcome, now_ns: int) -> bool:
+        """The RM agreed that the placeholder makes room for the ask, to run on this node; says whether it does now."""
+        partition, gang = self._partition, ask.app.gang
+        if gang is None or ask.gone or placeholder.gone or placeholder.told or not partition.deciding:
+            return False
+        if not _suits(ask, placeholder):
+            return False
+        if node.node_id == placeholder.node_id:
+            if not self._takes(node, ask, placeholder):
+                return False
+            if ask.reserved is not None and not ask.awaits_placeholders:
+                partition.unreserve(ask, out, now_ns)  # it need not wait for room there
+        else:
+            if ask.awaits_placeholders or not fits(ask.shape.items, node.available):
+                return False
+            if ask.reserved is not node:
+                if node.index_key is None:
+                    return False  # it is kept free for another one now
+                if ask.reserved is not None:
+                    partition.unreserve(ask, out, now_ns)
+                partition.reserve(ask, node, out, now_ns)
+        self._replace(placeholder, ask, gang, out, now_ns)
+        return True
+
+    def look_again_at(self, group: AskGroup) -> None:
+        """Something that held the group back may hold no more."""
+        self._stir(group.app, group.task_group)
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
@@ -406,10 +485,15 @@ class Gangs:
             return False
         partition, required = self._partition, ask.demand.required_node
         first: Allocation | None = None
+        questions, refused = partition.questions, partition.questions.refused(ask)
         for placeholder in own.free.covering(ask.shape):
             if required and placeholder.node_id != required:
                 continue
-            if self._takes(partition.nodes[placeholder.node_id], ask, placeholder):
+            own_node = partition.nodes[placeholder.node_id]
+            if own_node.node_id not in refused and self._takes(own_node, ask, placeholder):
+                if questions.predicates:
+                    questions.court(ask, group, placeholder, own_node, out, now_ns)
+                    return True
                 if ask.reserved is not None and not ask.awaits_placeholders:
                     partition.unreserve(ask, out, now_ns)  # it need not wait for room there
                 self._replace(placeholder, ask, gang, out, now_ns)
@@ -420,6 +504,9 @@ class Gangs:
                 self._cancel(own.free.first(), ask, out, now_ns)
             return not required
         node = None if required or ask.awaits_placeholders else partition.cycle.node_for(ask, group)
+        if node is not None and questions.predicates:
+            questions.court(ask, group, first, node, out, now_ns)
+            return True
         if node is not None:
             if ask.reserved is not node:
                 if ask.reserved is not None:
@@ -436,7 +523,7 @@ class Gangs:
     @staticmethod
     def _takes(node: Node, ask: Ask, leaving: Allocation) -> bool:
         """Whether the ask may run on the node once the placeholder is gone from it."""
-        if not node.schedulable and not ask.demand.required_node:
+        if not node.usable and not ask.demand.required_node:
             return False
         freed = dict(leaving.shape.items)
         return all(value <= node.available[number] + freed.get(number, 0) for number, value in ask.shape.items)
@@ -451,7 +538,7 @@ class Gangs:
         partition.told(placeholder, out, now_ns)
         message = replacing_message(ask.key)
         out.facts.append(released(partition, placeholder, Termination.PLACEHOLDER_REPLACED, message))
-        if ask.open <= 0:
+        if ask.open <= 0 and ask.group is not None:  # (else the RM was asked, and it waited for that)
             partition.leave_group(ask, out)
             partition.waiting.refresh_app(app)
         self._stir(app, placeholder.task_group)
@@ -500,10 +587,12 @@ class Gangs:
         required = ask.demand.required_node
         own = partition.nodes.get(placeholder.node_id)
         for node in (own, ask.reserved):
-            if node is not None and (node.schedulable or required) and fits(items, node.available):
+            if node is not None and (node.usable or required) and fits(items, node.available):
                 break
         else:
-            node = partition.index.first_fit(items) if elsewhere and not required else None
+            # (About any other node the RM would have to be asked first.)
+            any_other = elsewhere and not required and not partition.questions.predicates
+            node = partition.index.first_fit(items) if any_other else None
         if node is not None:
             partition.cycle.allocate(ask, ask.group, node, out, now_ns, replaces=placeholder)
 
@@ -537,6 +626,9 @@ class Gangs:
 
     def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
         """Tells the placeholders to go that no real ask has taken the place of."""
+        for inquiry in list(app.gang.courted.values()) if app.gang is not None else ():
+            self._partition.questions.withdraw(inquiry, out)
+            self.reopened[inquiry.ask] = None
         groups = app.gang.groups.values() if app.gang is not None else ()
         for placeholder in in_order(placeholder for group in groups for placeholder in group.free):
             self._partition.time_out(placeholder, message, out, now_ns)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster_scheduler.core.gang import Gang
-from muster_scheduler.core.objects import Application, Ledger, Queue, Tracker
+from muster_scheduler.core.inquiries import InquiryKind
+from muster_scheduler.core.objects import Application, Ask, Ledger, Node, Queue, Tracker
 from muster_scheduler.core.partition import Partition, counts_as_running
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import APP_TERMINAL
@@ -28,6 +29,7 @@ def check(core: SchedulerCore, *, exhausted: bool = False) -> None:
         _check_applications(partition)
         _check_trackers(partition)
         _check_gangs(partition)
+        _check_questions(partition)
         if exhausted and partition.deciding:
             _check_reasons(partition)
 
@@ -46,6 +48,9 @@ def _check_nodes(partition: Partition) -> None:
             _must(allocation.node_id == node.node_id, f"{node} holds {allocation.key} of node {allocation.node_id}")
             for number, value in allocation.shape.items:
                 allocated[number] += value
+        for ask in _proposed_on(node):
+            for number, value in ask.shape.items:
+                allocated[number] += value
         _must(allocated == node.allocated, f"{node}: allocated {node.allocated}, its allocations sum to {allocated}")
         occupied = types.vector()
         for number, value in types.items(node.reported_occupied):
@@ -59,7 +64,7 @@ def _check_nodes(partition: Partition) -> None:
             whole = node.capacity[number] - node.allocated[number] - node.occupied[number]
             _must(free == whole, f"{node}: {free} {types.names[number]} available, should be {whole}")
             capacity[number] += node.capacity[number]
-        listed = node.schedulable and not node.reservations and partition.searching
+        listed = node.usable and not node.reservations and partition.searching
         _must((node.index_key is not None) == listed, f"{node}: in the index, but not to be searched (or not)")
         for ask in node.reservations:
             _must(ask.reserved is node and not ask.gone, f"{node} is kept free for {ask}, which does not know")
@@ -142,7 +147,7 @@ def _sums(queue: Queue) -> tuple[list[int], list[int], int]:
 def _check_applications(partition: Partition) -> None:
     size = len(partition.types.names)
     for app in partition.apps.values():
-        allocated, pending = [0] * size, [0] * size
+        allocated, pending, proposed = [0] * size, [0] * size, 0
         for allocation in app.allocations.values():
             for number, value in allocation.shape.items:
                 allocated[number] += value
@@ -152,6 +157,12 @@ def _check_applications(partition: Partition) -> None:
                 _must(ask in ask.reserved.reservations, f"{ask} thinks that {ask.reserved} is kept free for it")
             for number, value in ask.shape.items:
                 pending[number] += value * ask.pending
+            for inquiry in ask.inquiries or ():
+                if inquiry.kind is InquiryKind.PLACE:
+                    proposed += 1
+                    for number, value in ask.shape.items:
+                        allocated[number] += value
+        _must(proposed == app.proposed, f"{app}: {app.proposed} proposed, counted {proposed}")
         _must(allocated == app.allocated, f"{app}: allocated {app.allocated}, its allocations sum to {allocated}")
         _must(pending == app.pending, f"{app}: pending {app.pending}, its asks sum to {pending}")
         if app.state in APP_TERMINAL:
@@ -214,6 +225,39 @@ def _check_gangs(partition: Partition) -> None:
                 _must(here, f"{app} waits elsewhere than at {ledger}")
 
 
+def _proposed_on(node: Node) -> Iterator[Ask]:
+    return (inquiry.ask for inquiry in node.inquiries if inquiry.kind is InquiryKind.PLACE)
+
+
+def _check_questions(partition: Partition) -> None:
+    """What the RM is asked is asked for somebody, about nodes that are there; refusals are known from both ends."""
+    open_now = dict.fromkeys(partition.questions.open.values())
+    for question, inquiry in partition.questions.open.items():
+        _must(not inquiry.gone and question not in inquiry.answers, f"question {question} of {inquiry} is not open")
+        _must(not inquiry.ask.gone, f"{inquiry} is asked for nobody")
+    for inquiry in open_now:
+        for node in inquiry.nodes.values():
+            _must(inquiry in node.inquiries and not node.gone, f"{node} does not know that {inquiry} is about it")
+        if inquiry.holds_out:
+            _must(inquiry in (inquiry.ask.inquiries or ()), f"{inquiry.ask} does not know of {inquiry}")
+    for node in partition.nodes.values():
+        for inquiry in node.inquiries:
+            _must(inquiry in open_now, f"{node}: {inquiry} is not open")
+        for ask in node.refused_by:
+            known = ask.refusals is not None and node.node_id in ask.refusals.nodes and not ask.gone
+            _must(known, f"{node} is refused for {ask}, which does not know")
+    for app in partition.apps.values():
+        for ask in app.asks.values():
+            for inquiry in ask.inquiries or ():
+                _must(inquiry in open_now, f"{ask}: {inquiry} is not open")
+            _must(len(ask.inquiries or ()) <= ask.pending, f"{ask}: more is asked than is pending")
+            for node_id in ask.refusals.nodes if ask.refusals is not None and partition.searching else ():
+                node_ = partition.nodes.get(node_id)
+                _must(node_ is None or ask in node_.refused_by, f"{node_} does not know that it is refused for {ask}")
+            apart = ask.group is None or ask.group.apart == ask.apart
+            _must(apart, f"{ask} stands apart from those like it (or not), its group does not know")
+
+
 def _check_task_groups(gang: Gang) -> None:
     app = gang.app
     held = dict.fromkeys(gang.groups, 0)
@@ -224,7 +268,8 @@ def _check_task_groups(gang: Gang) -> None:
             continue
         held[allocation.task_group] += 1
         free = gang.groups[allocation.task_group].free
-        _must((allocation in free) != allocation.told, f"{allocation} was told to go, but is free (or neither)")
+        taken = allocation.told or allocation.unique_key in gang.courted
+        _must((allocation in free) != taken, f"{allocation} was told to go, but is free (or neither)")
         if allocation.preempted is None and not allocation.timed_out:
             for number, value in allocation.shape.items:
                 placed[number] = placed.get(number, 0) + value

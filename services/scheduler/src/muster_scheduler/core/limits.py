@@ -61,7 +61,7 @@ class Limits:
         app.bounds = (*trackers, *app.queue.line)
         app.ledgers = (*trackers, *app.queue.ancestry)
         for waiting in app.groups.values():
-            waiting.wait_key = (waiting.shape, trackers, waiting.required_node)
+            waiting.wait_key = (waiting.shape, trackers, waiting.required_node, waiting.apart)
         for tracker in trackers:
             tracker.applications += 1
             tracker.running_applications += app.counted

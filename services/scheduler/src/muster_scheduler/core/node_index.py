@@ -27,7 +27,7 @@ What is found is always exactly the first node in order that fits; what is watch
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -273,6 +273,22 @@ class NodeIndex:
             key=lambda node: node.index_key or _HIGHEST,
             default=None,
         )
+
+    def fitting(self, items: Items, but: Collection[str], count: int) -> list[Node]:
+        """The first so many nodes in order that have room for all items, without those with these ids."""
+        found: list[Node] = []
+        needed = self._watched.within(items)
+        for block, union in zip(self._blocks, self._unions, strict=True):
+            if union & needed != needed:
+                continue
+            if needed & ~block.known:
+                self._watched.teach(block, needed)
+            for node, mask in zip(block.nodes, block.masks, strict=True):
+                if mask & needed == needed and node.node_id not in but and fits(items, node.available):
+                    found.append(node)
+                    if len(found) == count:
+                        return found
+        return found
 
     def _search_watched(self, items: Items, bit: int) -> Node | None:
         unions = self._unions

@@ -18,7 +18,7 @@ floating-point ones by the same operations in the same order for each node by it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,6 +141,22 @@ class ShapedIndex(NodeIndex):
 
     def first_fit(self, items: Items) -> Node | None:
         """The node with room for all items whose value is lowest."""
+        return self._lowest(self._values(items), None)
+
+    def fitting(self, items: Items, but: Collection[str], count: int) -> list[Node]:
+        """The so many nodes with room for all items whose values are lowest, without those with these ids."""
+        found: list[Node] = []
+        values = self._values(items)
+        # (By value, of equal ones by score, then by id, as the one search does.)
+        for slot in np.lexsort((np.arange(len(values)), self._scores, values)):
+            if values[slot] == self.nowhere or len(found) == count:
+                break
+            if self._nodes[slot].node_id not in but:
+                found.append(self._nodes[slot])
+        return found
+
+    def _values(self, items: Items) -> Values:
+        """Everyone's value now."""
         self._read()
         measured = self._measured.get(items)
         if measured is None:
@@ -150,7 +166,7 @@ class ShapedIndex(NodeIndex):
             self._measured[items] = measured = _Measured(self._measure(items, everyone), self.version)
         elif measured.version != self.version:
             self._correct(items, measured)
-        return self._lowest(measured.values, None)
+        return measured.values
 
     def first_of(self, nodes: Iterable[Node], items: Items) -> Node | None:
         """As :meth:`first_fit`, among a few nodes."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from muster_scheduler.core.gang import Gang
+    from muster_scheduler.core.inquiries import Asked, Inquiry, Refusals
 
 
 class Ledger:
@@ -177,6 +178,8 @@ class Node:
     :ivar reported_occupied: NodeInfo.occupiedResource, absolute; foreign allocations come on top in ``occupied``.
     :ivar index_key: its key in the node index; None: not in it (draining, or reserved).
     :ivar reservations: the asks that it is kept free for, in order.
+    :ivar inquiries: what the RM is being asked about it; what it would place here counts in ``allocated`` already.
+    :ivar refused_by: the asks for which the RM refused it.
     """
 
     __slots__ = (
@@ -189,9 +192,11 @@ class Node:
         "foreign",
         "gone",
         "index_key",
+        "inquiries",
         "node_id",
         "occupied",
         "published",
+        "refused_by",
         "reported_occupied",
         "reservations",
         "schedulable",
@@ -215,8 +220,15 @@ class Node:
         self.foreign: dict[str, Allocation] = {}
         self.index_key: tuple[float, str] | None = None
         self.reservations: dict[Ask, None] = {}
+        self.inquiries: dict[Inquiry, None] = {}
+        self.refused_by: dict[Ask, None] = {}
         self.gone = False
         self.published = False
+
+    @property
+    def usable(self) -> bool:
+        """New allocations may go there (a daemon's go there in any case)."""
+        return self.schedulable
 
     def __repr__(self) -> str:
         return f"Node({self.node_id})"
@@ -341,18 +353,24 @@ class Ask(_Demanded):
     :ivar preempts: victims were chosen for it; it does so once.
     :ivar scaled_up: the RM was told that the cluster is too small for it (autoscaling).
     :ivar mismatched: no placeholder of its task group was as large: it goes its way without them.
+    :ivar inquiries: what the RM is being asked about its places; each stands for one of the pending ones.
+    :ivar asked: what the RM has been asked for long, and not answered.
+    :ivar refusals: the nodes that the RM refused for it; with any, it stands apart from those like it.
     """
 
     __slots__ = (
         "allocated",
         "app",
+        "asked",
         "demand",
         "gone",
         "group",
+        "inquiries",
         "mismatched",
         "pending",
         "preempts",
         "published",
+        "refusals",
         "reserved",
         "reserved_ns",
         "scaled_up",
@@ -369,16 +387,25 @@ class Ask(_Demanded):
         self.preempts = False
         self.scaled_up = False
         self.mismatched = False
+        self.inquiries: dict[Inquiry, None] | None = None
+        self.asked: Asked | None = None
+        self.refusals: Refusals | None = None
         self.gone = False
         self.published = False
 
     @property
     def open(self) -> int:
-        """How many of the pending ones no placeholder makes room for already."""
+        """How many of the pending ones neither have a placeholder that makes room, nor wait for the RM's answer."""
+        left = self.pending if self.inquiries is None else self.pending - len(self.inquiries)
         gang = self.app.gang
         if gang is None or not gang.replacing:
-            return self.pending
-        return self.pending - len(gang.replacing.get(self.demand.key, ()))
+            return left
+        return left - len(gang.replacing.get(self.demand.key, ()))
+
+    @property
+    def apart(self) -> int:
+        """Tells it from those like it while nodes are refused for it; 0: it shares their fate."""
+        return self.demand.submission if self.refusals is not None else 0
 
     @property
     def awaits_placeholders(self) -> bool:
@@ -389,8 +416,12 @@ class Ask(_Demanded):
     @property
     def reason(self) -> Reason | None:
         """Why it is pending; None: the scheduler has not come to it yet."""
+        if self.asked is not None:
+            return self.asked.reason
         if self.group is not None:
             return self.group.reason
+        if self.inquiries:
+            return next(iter(self.inquiries)).asked.reason
         gang = self.app.gang
         return gang.leaving_reason(self) if gang is not None else None
 
@@ -541,10 +572,13 @@ class AskGroup:
     :ivar unreported: asks that the RM was not told of as too large for the cluster; perhaps gone meanwhile.
     :ivar task_group: of asks that placeholders hold room for, or "".
     :ivar placeholder: they are placeholders' asks.
+    :ivar apart: of one ask alone, for which the RM refused nodes (:attr:`Ask.apart`); 0: of all that are alike.
+    :ivar told_skipped: of which ask, and for what, the RM was told last that it is skipped.
     :ivar held: the gang keeps it from being tried (:meth:`Gang.holds`): it is neither ready nor parked.
     """
 
     __slots__ = (
+        "apart",
         "app",
         "asks",
         "heap",
@@ -559,6 +593,7 @@ class AskGroup:
         "required_node",
         "shape",
         "task_group",
+        "told_skipped",
         "unreported",
         "wait_key",
     )
@@ -566,14 +601,16 @@ class AskGroup:
     def __init__(self, app: Application, key: GroupKey) -> None:
         self.app = app
         self.key = key
-        self.shape, self.priority, self.required_node, self.preempts, self.task_group, self.placeholder = key
-        self.wait_key: WaitKey = (self.shape, app.trackers, self.required_node)
+        self.shape, self.priority, self.required_node, self.preempts, self.task_group, self.placeholder = key[:6]
+        self.apart: int = key[6]
+        self.wait_key: WaitKey = (self.shape, app.trackers, self.required_node, self.apart)
         self.heap: list[tuple[int, int, int, Ask]] = []
         self.pushes = 0
         self.asks = 0
         self.ready_key: tuple[Any, ...] | None = None
         self.parked_key: tuple[Any, ...] | None = None
         self.unreported: list[Ask] = []
+        self.told_skipped: tuple[int, str] | None = None
         self.held = False
 
     @property
@@ -627,7 +664,7 @@ class Waitlist:
     Same shape, same leaf, same user limits, same required node (if any): what stops the first of them stops all. So the
     list as a whole is registered at the one thing that it waits for, and only its first group is tried when that
     gained. While that group is tried the list is *in flight*: registered nowhere; success wakes the next group, a "no"
-    registers the list where it was said.
+    registers the list where it was said. (An ask for which the RM refused nodes is alone on a list: ``apart``.)
 
     :ivar place: where it is registered (a ledger's ``blocked``, the partition's ``no_node``, a node that is required);
         None: in flight.
@@ -642,6 +679,7 @@ class Waitlist:
     """
 
     __slots__ = (
+        "apart",
         "awake",
         "bench",
         "due_ns",
@@ -664,7 +702,7 @@ class Waitlist:
     def __init__(self, leaf: Queue, key: WaitKey) -> None:
         self.leaf = leaf
         self.key = key
-        self.shape, self.trackers, self.required_node = key
+        self.shape, self.trackers, self.required_node, self.apart = key
         self.groups: Any = SortedList()
         self.place: Place | None = None
         self.bench: Bench | None = None
@@ -735,11 +773,11 @@ def in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
     return sorted(allocations, key=lambda held: (held.allocated_ns, held.submission, held.ordinal))
 
 
-# Shape, priority, required node, whether it may preempt, task group, placeholder: what makes asks of one application
-# alike.
-GroupKey = tuple[Shape, int, str, bool, str, bool]
-# Shape, the user's and group's ledgers, required node: what makes them wait for the same.
-WaitKey = tuple[Shape, tuple[Tracker, ...], str]
+# Shape, priority, required node, whether it may preempt, task group, placeholder, apart: what makes asks of one
+# application alike.
+GroupKey = tuple[Shape, int, str, bool, str, bool, int]
+# Shape, the user's and group's ledgers, required node, apart: what makes them wait for the same.
+WaitKey = tuple[Shape, tuple[Tracker, ...], str, int]
 
 
 class Application:
@@ -761,6 +799,7 @@ class Application:
     :ivar waits_whole: it waits there for room for its gang, not to run.
     :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
     :ivar gang: its placeholders; None: it has none, and announced none.
+    :ivar proposed: how many of its asks are booked on a node while the RM is asked.
     """
 
     def __init__(self, types: Types, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
@@ -803,6 +842,7 @@ class Application:
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)
         self.reason: Reason | None = None
         self.gang: Gang | None = None
+        self.proposed = 0
         self.gone = False
         self.published = False
 

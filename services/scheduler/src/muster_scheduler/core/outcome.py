@@ -43,6 +43,7 @@ class Detail(IntEnum):
     APP_REJECT = 202
     APP_NEW = 203
     APP_ACCEPTED = 204
+    APP_STARTING = 205
     APP_RUNNING = 206
     APP_COMPLETING = 207
     APP_COMPLETED = 208
@@ -51,6 +52,7 @@ class Detail(IntEnum):
     APP_RESUMING = 211
     APP_EXPIRED = 212
     NODE_DECOMISSION = 300
+    NODE_READY = 301
     NODE_SCHEDULABLE = 302
     NODE_ALLOC = 303
     NODE_CAPACITY = 304
@@ -170,6 +172,50 @@ class TooSmallCluster(NamedTuple):
     now_ns: int
 
 
+class PredicatesAsked(NamedTuple):
+    """The RM is asked whether the ask may go to the node, before it does (seed 000, PredicatesArgs)."""
+
+    question: int
+    partition: str
+    app_id: str
+    key: str
+    node_id: str
+    allocate: bool
+    due_ns: int
+
+
+class PreemptionPredicatesAsked(NamedTuple):
+    """The RM is asked whether the ask may go to the node once these are gone (seed 000, PreemptionPredicatesArgs).
+
+    :ivar victims: (application id, allocation key), in the order in which they would be told.
+    """
+
+    question: int
+    partition: str
+    app_id: str
+    key: str
+    node_id: str
+    victims: tuple[tuple[str, str], ...]
+    due_ns: int
+
+
+class SchedulingState(IntEnum):
+    """si.v1.UpdateContainerSchedulingStateRequest.SchedulingState, as far as the core says it."""
+
+    SKIPPED = 1
+    RESERVED = 3
+    FAILED = 4
+
+
+class SchedulingStateChanged(NamedTuple):
+    """Where an ask stands, for an RM that wants to know (seed 000, UpdateContainerSchedulingStateRequest)."""
+
+    app_id: str
+    key: str
+    state: SchedulingState
+    reason: str
+
+
 class ConfigurationAnswer(NamedTuple):
     """Another configuration is in force; or it is not, and nothing changed.
 
@@ -190,6 +236,9 @@ Fact = (
     | AcceptedNode
     | RejectedNode
     | TooSmallCluster
+    | PredicatesAsked
+    | PreemptionPredicatesAsked
+    | SchedulingStateChanged
     | ConfigurationAnswer
 )
 Primary = Node | Queue | Application | Ask | Allocation | Waitlist

@@ -17,6 +17,7 @@ from muster_scheduler.core.config import RECOVERY_QUEUE, NodeSortPolicy, Partiti
 from muster_scheduler.core.cycle import Cycle
 from muster_scheduler.core.figures import NodeFigures
 from muster_scheduler.core.gangs import LEFTOVER_MESSAGE, Gangs, released, replacing_message
+from muster_scheduler.core.inquiries import Refusals
 from muster_scheduler.core.limits import Limits
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.node_policies import Fragmentation, node_search
@@ -40,8 +41,10 @@ from muster_scheduler.core.outcome import (
     NewAllocation,
     Outcome,
     ReleasedAsk,
+    SchedulingState,
     UpdatedApplication,
 )
+from muster_scheduler.core.questions import Questions
 from muster_scheduler.core.resources import INT64_MAX, Shape, Types, add, subtract
 from muster_scheduler.core.states import (
     APP_TERMINAL,
@@ -78,7 +81,7 @@ REJECTED_MAX = 1000
 REMINDER_MESSAGE = "told again: it was not confirmed that the allocation is gone"
 _REJECTED_TEXT_MAX, _REJECTED_GROUPS_MAX = 256, 16
 # What a deadline can be of.
-Timed = Application | Queue | Waitlist | Allocation | Ask | Claims
+Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions | Refusals
 
 
 class Partition:
@@ -98,6 +101,7 @@ class Partition:
     :ivar limits: of users and groups.
     :ivar claims: the rights of those who wait long: reservations, preemption, telling the autoscaler.
     :ivar gangs: placeholders, and the real asks that take their places.
+    :ivar questions: what the RM is asked before something is decided.
     :ivar version: grows with everything that could change an answer: what is held, what nodes and limits are.
     :ivar deadlines: (when, what) that came up and that the scheduler has not yet put on its clock.
     """
@@ -119,6 +123,7 @@ class Partition:
         self.figures = NodeFigures(self.types)
         self.limits = Limits(self.types)
         self.claims = Claims(self)
+        self.questions = Questions(self)
         self.cycle = Cycle(self)
         self.deciding = True
         self.capacity_moved = True
@@ -348,7 +353,7 @@ class Partition:
         if not self.searching:
             return
         self.figures.changed(node)
-        listed = node.schedulable and not node.reservations
+        listed = node.usable and not node.reservations
         if listed and node.index_key is None:
             self.index.add(node, self.score(node))
         elif not listed and node.index_key is not None:
@@ -651,6 +656,11 @@ class Partition:
                 self.time_out(what, over, out, now_ns)
             case Ask():
                 self.claims.reservation_timed_out(what, out, now_ns)
+            case Questions():
+                what.come(out, now_ns)
+            case Refusals():
+                what.armed = False
+                self.questions.retry(what, out, now_ns)
 
     # ---- applications that were not let in -------------------------------------------------------------------------
 
@@ -737,6 +747,7 @@ class Partition:
             demand.allow_preempt_other,
             "" if ask.mismatched else demand.task_group,
             demand.placeholder,
+            ask.apart,
         )
         group = app.groups.get(key)
         if group is None:
@@ -773,6 +784,8 @@ class Partition:
         """The ask has nothing pending any more: out of its group and its application."""
         asks, key = ask.app.asks, ask.demand.key
         ask.gone = True
+        if self.questions.open or ask.refusals is not None:
+            self.questions.ask_gone(ask, out)
         if ask.reserved is not None:
             self.unreserve(ask, out, now_ns)
         if asks.get(key) is ask:
@@ -932,6 +945,7 @@ class Partition:
         self.list_node(node)
         out.touch(ask, self.name)
         self._reservation_event(Change.ADD, ask, node, out, now_ns)
+        self.questions.tell(ask, SchedulingState.RESERVED, f"Node {node.node_id} is kept free for it.", out)
         if self.config.reservation.timeout_ns:
             self.deadlines.append((now_ns + self.config.reservation.timeout_ns, ask))
 
@@ -1101,6 +1115,7 @@ class Partition:
         for node in self.nodes.values():
             self.list_node(node)
         self.gangs.activate()
+        self.questions.activate()
         for app in self.apps.values():
             for group in app.groups.values():
                 if group.parked_key is None and group.ready_key is None and group.asks:
@@ -1161,8 +1176,8 @@ class Partition:
 
 def counts_as_running(app: Application) -> bool:
     """Whether the application counts against the maxima of applications: it runs, or its gang forms."""
-    if app.state is AppState.ACCEPTED:
-        return app.gang is not None and app.gang.counts_as_running
+    if app.state is AppState.ACCEPTED:  # (the RM may be asked about its first allocation)
+        return app.proposed > 0 or (app.gang is not None and app.gang.counts_as_running)
     return app.state is AppState.RUNNING
 
 

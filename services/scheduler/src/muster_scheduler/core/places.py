@@ -77,7 +77,7 @@ class Place:
 
     def __init__(self, *, own: bool = False) -> None:
         self.own = own
-        self._shapes: dict[Shape, dict[tuple[Queue, str], Bench]] = {}
+        self._shapes: dict[Shape, dict[tuple[Queue, str, int], Bench]] = {}
         self._fitting = _Fitting(self._shapes)
 
     def __bool__(self) -> bool:
@@ -99,7 +99,7 @@ class Place:
         if benches is None:
             benches = self._shapes[shape] = {}
             self._fitting.added(shape)
-        key = (waitlist.leaf, waitlist.required_node)
+        key = (waitlist.leaf, waitlist.required_node, waitlist.apart)
         bench = benches.get(key)
         if bench is None:
             bench = benches[key] = Bench(waitlist.leaf)
@@ -116,7 +116,7 @@ class Place:
             return
         shape = waitlist.shape
         benches = self._shapes[shape]
-        del benches[waitlist.leaf, waitlist.required_node]
+        del benches[waitlist.leaf, waitlist.required_node, waitlist.apart]
         if not benches:
             del self._shapes[shape]
             self._fitting.removed(shape)
@@ -127,7 +127,7 @@ class Place:
 
     def bench_of(self, waitlist: Waitlist) -> Bench | None:
         """Those who wait here for the same as the list."""
-        return self._shapes.get(waitlist.shape, {}).get((waitlist.leaf, waitlist.required_node))
+        return self._shapes.get(waitlist.shape, {}).get((waitlist.leaf, waitlist.required_node, waitlist.apart))
 
     def lists(self, shape: Shape) -> Iterator[Waitlist]:
         """Those who wait here for the shape, one by one."""

@@ -197,6 +197,8 @@ class _Search:
 
     def _alike(self) -> tuple[object, ...]:
         ask, app = self._ask, self._ask.app
+        if ask.refusals is not None:
+            return (ask,)  # like no other: the RM refused nodes for it
         # (Its own application's allocations are no victims by PRIORITY: one that holds some is like no other.)
         own = app.app_id if app.allocations else ""
         return (app.queue, ask.shape, ask.priority, app.trackers, own, ask.reserved)
@@ -206,10 +208,15 @@ class _Search:
         reserved = self._ask.reserved
         if reserved is not None and self._may_use(reserved) and not self._short(reserved):
             return reserved
+        if self._ask.refusals is not None:
+            return next(iter(self._partition.index.fitting(self._items, self._ask.refusals.nodes, 1)), None)
         return self._partition.index.first_fit(self._items)
 
     def _may_use(self, node: Node) -> bool:
-        return node.schedulable and (not node.reservations or self._ask.reserved is node)
+        refusals = self._ask.refusals
+        if refusals is not None and node.node_id in refusals.nodes:
+            return False
+        return node.usable and (not node.reservations or self._ask.reserved is node)
 
     def _short(self, node: Node) -> list[tuple[int, int]]:
         room = self._known.underway.room(node, self._ask)

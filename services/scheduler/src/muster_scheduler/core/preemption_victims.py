@@ -160,7 +160,7 @@ class Underway:
         """
         for node_id, there in self.gangs.items():
             node = nodes.get(node_id)
-            if node is not None and node.schedulable and not node.reservations:
+            if node is not None and node.usable and not node.reservations:
                 available = node.available
                 if all(value <= available[number] + there.get(number, 0) for number, value in ask.shape.items):
                     return True

@@ -15,12 +15,14 @@ from muster_si.constants import FOREIGN
 
 from muster_scheduler.core import acl, admission, namespace, placement, reload
 from muster_scheduler.core.commands import (
+    Answers,
     AppItem,
     AskItem,
     Command,
     NodeAction,
     NodeItem,
     ReleaseItem,
+    SetCallbacks,
     SetDeciding,
     Termination,
     UpdateAllocations,
@@ -28,7 +30,8 @@ from muster_scheduler.core.commands import (
     UpdateConfiguration,
     UpdateNodes,
 )
-from muster_scheduler.core.config import ClusterConfig, partition_name
+from muster_scheduler.core.config import ClusterConfig, PartitionConfig, partition_name
+from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, unique_key
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
@@ -72,7 +75,8 @@ class SchedulerCore:
         self.config = config
         self._searching = searching
         self._deciding = True
-        self.partitions = {each.name: Partition(each, searching=searching) for each in config.partitions}
+        self._policy = CallbackPolicy()
+        self.partitions = {each.name: self._new_partition(each) for each in config.partitions}
         self.next_submission = 1
         self._deadlines: list[tuple[int, int, Partition, Timed]] = []
         self._deadline_order = 0
@@ -110,6 +114,14 @@ class SchedulerCore:
                 self._deciding = command.deciding
                 for each in self.partitions.values():
                     each.deciding = command.deciding
+                    if not command.deciding:
+                        each.questions.withdraw_all(out)
+            case SetCallbacks():
+                self._policy = command.policy
+                for each in self.partitions.values():
+                    each.questions.take_policy(command.policy, out, now_ns)
+            case Answers():
+                self._answer(command, out, now_ns)
         self._collect_deadlines()
         return out
 
@@ -133,14 +145,28 @@ class SchedulerCore:
         for name, each in wanted.items():
             known = self.partitions.get(name)
             if known is not None:
+                known.questions.withdraw_all(out)
                 reload.reconfigure(known, each, out, now_ns)
                 continue
-            self.partitions[name] = new = Partition(each, searching=self._searching)
+            self.partitions[name] = new = self._new_partition(each)
             new.deciding = self._deciding
+            new.questions.take_policy(self._policy, out, now_ns)
             new.announce_queues(out, now_ns)
         self.partitions = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
         self.config = config
         return ()
+
+    def _new_partition(self, config: PartitionConfig) -> Partition:
+        partition = Partition(config, searching=self._searching)
+        partition.questions.number = self._submission  # (one order for all numbers: it survives restarts)
+        return partition
+
+    def _answer(self, command: Answers, out: Outcome, now_ns: int) -> None:
+        for answer in command.answers:
+            for partition in self.partitions.values():
+                if answer.question in partition.questions.open:
+                    partition.questions.answer(answer.question, answer.fits, answer.reason, out, now_ns)
+                    break
 
     # ---- door two --------------------------------------------------------------------------------------------------
 
@@ -267,6 +293,7 @@ class SchedulerCore:
             return f"node {node.node_id} is not draining: DRAIN_TO_SCHEDULABLE is not possible"
         if node.schedulable != wanted:
             partition.set_node_schedulable(node, schedulable=wanted)
+            partition.questions.node_changed(node, out)
             for ask in [] if wanted else [ask for ask in node.reservations if not ask.demand.required_node]:
                 partition.unreserve(ask, out, now_ns)  # nothing but daemons goes to a draining node
             message = f"schedulable: {'true' if wanted else 'false'}"
@@ -298,6 +325,7 @@ class SchedulerCore:
             )
         if changed:
             out.touch(node, partition.name)
+            partition.questions.node_changed(node, out)
         return ""
 
     def _remove_node(self, partition: Partition, node: Node, out: Outcome, now_ns: int) -> None:
@@ -317,6 +345,7 @@ class SchedulerCore:
         for foreign in list(node.foreign.values()):
             partition.unhold(foreign)
             out.touch(foreign, partition.name)
+        partition.questions.node_gone(node, out, now_ns)
         partition.remove_node(node)
         out.touch(node, partition.name)
         out.events.append(

@@ -16,11 +16,18 @@ from google.protobuf.message import DecodeError
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 
 from muster_scheduler import state_codec
 from muster_scheduler.core import config_diff, invariants
-from muster_scheduler.core.commands import AppItem, SetDeciding, UpdateApplications, UpdateConfiguration
+from muster_scheduler.core.commands import (
+    AppItem,
+    SetCallbacks,
+    SetDeciding,
+    UpdateApplications,
+    UpdateConfiguration,
+)
 from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
@@ -28,7 +35,7 @@ from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
 from muster_scheduler.queue_yaml import checksum
-from muster_scheduler.service import ingest
+from muster_scheduler.service import callback_stream, ingest
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.service.configuration import judge
 from muster_scheduler.service.emit import Emitter
@@ -103,7 +110,10 @@ class SchedulerMachine:
             self._emitters[rm_id] = Emitter(self._topics, state.info)
             self._now_ns = max(self._now_ns, state.info.last_decided_ns)
             self._unexhausted[rm_id] = None
-        self._checked_ns = self._time(now_ns)
+        self._checked_ns = now_ns = self._time(now_ns)
+        for rm_id, state in self._folder.rms.items():
+            out = self._outcomes[rm_id] = Outcome()
+            state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
 
     # ---- the flow --------------------------------------------------------------------------------------------------
 
@@ -220,6 +230,12 @@ class SchedulerMachine:
                 case "admin":
                     emitter = self._emitters[rm_id]
                     self._admin.take(state, envelope.request_id, envelope.admin, emitter, now_ns, out, outputs)
+                case "callback_stream":
+                    self._connect(state, envelope.callback_stream, now_ns, out, outputs)
+                case "callback_answers":
+                    message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
+                    state.core.apply(callback_stream.answers(message), now_ns, out)
+                    self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
         except DecodeError as error:
             raise _Unreadable("not a RequestEnvelope with an SI request in it") from error
         return rm_id
@@ -233,6 +249,18 @@ class SchedulerMachine:
         state.info.life = life
         state.core.apply(SetDeciding(state.info.decides), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
+
+    def _connect(
+        self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
+    ) -> None:
+        """The RM's callback stream was opened, or is gone."""
+        info, emitter = state.info, self._emitters[state.info.rm_id]
+        if not callback_stream.take_note(info, note, now_ns):
+            return
+        state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        if not note.connected:
+            self._admin.callback_gone(info.rm_id, emitter, outputs)
+        outputs.append(emitter.rm_record(state.core.next_submission))
 
     def _with_groups(self, core: SchedulerCore, command: UpdateApplications, now_ns: int) -> UpdateApplications:
         """Adds the groups of users who bring none, as the partition's resolver finds them."""
@@ -288,6 +316,8 @@ class SchedulerMachine:
             else:
                 info.config = text
         info.extra_config = {**info.extra_config, **update.extraConfig}
+        told += callback_stream.problems_of(update.extraConfig)
+        state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
         if out:
             self._outcomes[info.rm_id] = out
@@ -340,6 +370,8 @@ class SchedulerMachine:
         info.last_decided_ns = now_ns
         emitter = Emitter(self._topics, info)
         out = core.start(now_ns)
+        core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        told += callback_stream.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of what it had, then what it has now.
         outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
         if known is not None:

@@ -19,12 +19,14 @@ from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
 from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.state_codec import REFUSALS_KEPT
 from muster_scheduler.view import dao, explain_gang, explain_preemption
 from muster_scheduler.view.explain_dao import (
     ApplicationDao,
     KeptNodeDao,
     PendingDao,
     PreemptedDao,
+    RefusedNodeDao,
     SummaryDao,
     WaitingDao,
 )
@@ -88,6 +90,8 @@ class Explainer:
             gang=explain_gang.awaited(reason),
             reservation=KeptNodeDao(node=kept.node_id, since=wanted.reserved_ns) if kept is not None else None,
             preemption=preemption,
+            refusals=_refusals(wanted),
+            refused_until=wanted.refusals.until_ns if wanted.refusals is not None else 0,
             scaled_up=wanted.scaled_up,
             message=" ".join(text for text in said if text),
             **explain_gang.figures(reason),
@@ -102,6 +106,14 @@ class Explainer:
             own = replace(reason, preemption=PreemptionNo(no) if no else None)
             self._sentences[id(reason), no] = found = own.sentence()
         return found
+
+
+def _refusals(wanted: Ask) -> list[RefusedNodeDao]:
+    refused = list(wanted.refusals.nodes.values())[-REFUSALS_KEPT:] if wanted.refusals is not None else []
+    return [
+        RefusedNodeDao(node=each.node_id, reason=each.reason, since=each.refused_ns, unanswered=each.unanswered)
+        for each in refused
+    ]
 
 
 # ---- everything that waits -------------------------------------------------------------------------------------------

@@ -80,11 +80,21 @@ class AwaitedDao(_Whole, kw_only=True):
     because: WhyDao | None
 
 
+class RefusedNodeDao(_Whole, kw_only=True):
+    """A node that the RM does not want for an ask. ``unanswered``: it did not say so; it did not answer in time."""
+
+    node: str
+    reason: str
+    since: int
+    unanswered: bool
+
+
 class PendingDao(_Whole, kw_only=True):
     """A pending ask with its reason, flat: the fields of :class:`WhyDao` are those of its reason.
 
     ``count``: allocations that are still wanted. ``placeholder``, ``taskGroup``: its own. ``gang``: what of its gang it
-    waits for; null: it waits for something else.
+    waits for; null: it waits for something else. ``refusals``: of the nodes that the RM refused for it, the last ones;
+    ``refusedUntil``: when it will be asked about all of them again; 0: it is not refused any.
     """
 
     partition: str
@@ -113,6 +123,8 @@ class PendingDao(_Whole, kw_only=True):
     gang: AwaitedDao | None
     reservation: KeptNodeDao | None
     preemption: AskPreemptionDao
+    refusals: list[RefusedNodeDao]
+    refused_until: int
     scaled_up: bool
     message: str
 
@@ -278,6 +290,70 @@ class QueueDao(_Whole, kw_only=True):
     current_priority: int
     quota_at: int
     asks: dict[str, int]
+    message: str
+
+
+class KeptForDao(_Whole, kw_only=True):
+    """An ask that a node is kept free for."""
+
+    application_id: str = field(name="applicationID")
+    allocation_key: str
+    resource: Quantities
+    since: int
+
+
+class LacksDao(_Whole, kw_only=True):
+    """How many asks a node has too little of a type for."""
+
+    resource_type: str
+    asks: int
+
+
+class WouldFitDao(_Whole, kw_only=True):
+    """The pending asks of a node's partition, as the node sees them.
+
+    ``fit``: how many it has room for now, each alone; ``reasons``: why these wait all the same. ``lacking``: of the
+    others, by the first type that it has too little of. ``elsewhere``: how many may run on another node only.
+    """
+
+    asks: int
+    fit: int
+    reasons: dict[str, int]
+    lacking: list[LacksDao]
+    elsewhere: int
+
+
+class OnNodeDao(_Whole, kw_only=True):
+    """An allocation on a node. ``told``: PREEMPTED, REPLACED or TIMED_OUT once it was told to go, at ``toldAt``."""
+
+    application_id: str = field(name="applicationID")
+    allocation_key: str
+    resource: Quantities
+    priority: int
+    placeholder: bool
+    since: int
+    told: str
+    told_at: int
+
+
+class NodeDao(_Whole, kw_only=True):
+    """Where a node stands, up to what is on it.
+
+    ``ready``: as the RM says it. ``keptFor``: the asks that it is kept free for. ``toldToGo``: how many of its
+    allocations were told to go and are still there.
+    """
+
+    partition: str
+    node: str
+    schedulable: bool
+    ready: bool
+    capacity: Quantities
+    allocated: Quantities
+    occupied: Quantities
+    available: Quantities
+    kept_for: list[KeptForDao]
+    told_to_go: int
+    waiting: WouldFitDao
     message: str
 
 

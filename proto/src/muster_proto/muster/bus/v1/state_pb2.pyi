@@ -94,6 +94,8 @@ class RmObject(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     HELD_REASON_FIELD_NUMBER: _builtins.int
     TALLY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    GENERATION_BY_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
     registered_ns: _builtins.int
@@ -114,6 +116,10 @@ class RmObject(_message.Message):
     held: _builtins.bool
     """an operator paused it: nothing is decided"""
     held_reason: _builtins.str
+    generation: _builtins.str
+    """of the interface that it speaks: current or previous; "": nothing said so yet"""
+    generation_by: _builtins.str
+    """what said so: extraConfig, version, or the field that was seen"""
     @_builtins.property
     def callbacks(self) -> _envelope_pb2.CallbackStream:
         """its callback stream, as last heard of"""
@@ -137,10 +143,12 @@ class RmObject(_message.Message):
         held: _builtins.bool = ...,
         held_reason: _builtins.str = ...,
         tally: Global___TallyObject | None = ...,
+        generation: _builtins.str = ...,
+        generation_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -772,6 +780,7 @@ class AskObject(_message.Message):
     REFUSED_UNTIL_NS_FIELD_NUMBER: _builtins.int
     ASKED_NODE_FIELD_NUMBER: _builtins.int
     ASKED_NS_FIELD_NUMBER: _builtins.int
+    STANDS_APART_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """how many allocations are still wanted"""
     allocated: _builtins.int
@@ -798,6 +807,8 @@ class AskObject(_message.Message):
     """the node about which the RM has been asked for long, or "" """
     asked_ns: _builtins.int
     """since when"""
+    stands_apart: _builtins.bool
+    """nodes were refused for it once: it shares no fate with those like it"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     @_builtins.property
@@ -822,10 +833,11 @@ class AskObject(_message.Message):
         refused_until_ns: _builtins.int = ...,
         asked_node: _builtins.str = ...,
         asked_ns: _builtins.int = ...,
+        stands_apart: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "asked_node", b"asked_node", "asked_ns", b"asked_ns", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "refusals", b"refusals", "refused_nodes", b"refused_nodes", "refused_rounds", b"refused_rounds", "refused_until_ns", b"refused_until_ns", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "asked_node", b"asked_node", "asked_ns", b"asked_ns", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "refusals", b"refusals", "refused_nodes", b"refused_nodes", "refused_rounds", b"refused_rounds", "refused_until_ns", b"refused_until_ns", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up", "stands_apart", b"stands_apart"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,546 @@
+"""Asks the RM before something is decided, and does what it says (seed 000, "Scheduler plugin").
+
+An RM that wants it is asked before an ask is placed. Many are asked at the same time, so a placement is *proposed*:
+it counts on its node and in its limits from then on, but is neither recorded nor told. A yes makes it an allocation. A
+no gives everything back; the node is refused for that ask, which then stands *apart* from those like it, because what
+holds for them holds for it no more.
+
+* An ask that was refused once is asked about more nodes at a time, up to :data:`PROBE_NODES_MAX`: one that may run on
+  few nodes of thousands finds them in a few rounds. Such probes book nothing; the first node that will do and still
+  has room is taken.
+* Refusals are forgotten after a pause, which grows; and when the node itself changes. What the RM checks may have
+  changed without a word of it here.
+* No answer in time is a no for now.
+* What is being asked lives in memory only: after a restart it is asked anew; answers to older questions are nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from muster_scheduler.core.inquiries import (
+    SECOND_NS,
+    CallbackPolicy,
+    Inquiry,
+    InquiryKind,
+    Refusal,
+    Refusals,
+)
+from muster_scheduler.core.objects import Allocation, Ask, AskGroup, Node
+from muster_scheduler.core.outcome import (
+    Outcome,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
+    SchedulingState,
+    SchedulingStateChanged,
+)
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.resources import add, fits, subtract
+
+if TYPE_CHECKING:
+    from muster_scheduler.core.partition import Partition
+
+# Nodes asked about at once for an ask that was refused before. Each costs the RM a check, so not at the first try.
+PROBE_NODES_MAX = 32
+# After so long without an answer the ask says what it waits for, in its record too.
+SLOW_NS = SECOND_NS
+# The pause before refusals are forgotten doubles up to this.
+RETRY_MAX_NS = 60 * SECOND_NS
+# Of an RM's reason kept.
+REASON_CHARACTERS_MAX = 256
+
+
+class Questions:
+    """What the RM of one partition is being asked.
+
+    :ivar predicates: it is asked before something is placed; likewise ``preemption``, and ``states``: it is told.
+    :ivar number: gives the next question's number, unique for the RM.
+    :ivar open: by question id, oldest first.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.policy = CallbackPolicy()
+        self.predicates = self.preemption = self.states = False
+        self.number: Callable[[], int] = _no_number
+        self.open: dict[int, Inquiry] = {}
+        self.gone = False
+        # Those whose asks do not say yet what they wait for, oldest first.
+        self._quick: dict[Inquiry, None] = {}
+        self._aside: dict[tuple[Ask, InquiryKind], Inquiry] = {}
+        # Preemptions that the RM agreed to: where, and who may go.
+        self._agreed: dict[Ask, tuple[Node, frozenset[Allocation]]] = {}
+        self._refused: dict[Ask, None] = {}
+        # Of asks whose records say that the RM is asked, which it is not any more.
+        self._stale: list[Ask] = []
+        self._due_ns = 0
+
+    # ---- who is asked what -----------------------------------------------------------------------------------------
+
+    def take_policy(self, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
+        """The RM's stream was opened, or is gone."""
+        self.policy = policy
+        self._review_policy(out, now_ns)
+        if policy.connected:
+            for ask in list(self._refused):
+                self._forget_unanswered(ask, out)
+
+    def _review_policy(self, out: Outcome, now_ns: int) -> None:
+        policy = self.policy
+        lost_ns = policy.since_ns + policy.grace_ns
+        there = policy.connected or policy.waits or now_ns < lost_ns
+        self.predicates = policy.predicates and there
+        self.preemption = policy.preemption and there
+        self.states = policy.states and there
+        if not there:
+            self._accept_all(out, now_ns)
+        elif not policy.connected and not policy.waits:
+            self._partition.deadlines.append((lost_ns, self))
+        if not self.predicates:
+            self._accept_all(out, now_ns)
+
+    def _accept_all(self, out: Outcome, now_ns: int) -> None:
+        """Nobody is there any more who could refuse."""
+        for inquiry in dict.fromkeys(self.open.values()):
+            if inquiry.kind is InquiryKind.PREEMPT and self.preemption:
+                continue
+            for question in list(inquiry.nodes):
+                if not inquiry.gone:
+                    self.answer(question, True, "", out, now_ns)
+
+    def come(self, out: Outcome, now_ns: int) -> None:
+        """Its deadline has come: answers that are late, or the end of the grace after the stream was lost."""
+        if not self.policy.connected and (self.predicates or self.preemption or self.states):
+            self._review_policy(out, now_ns)
+        for inquiry in list(self._quick):
+            if inquiry.asked.since_ns + SLOW_NS > now_ns:
+                break
+            del self._quick[inquiry]
+            if inquiry.ask.asked is None and inquiry.holds_out:
+                inquiry.ask.asked = inquiry.asked
+                out.touch(inquiry.ask, self._partition.name)
+        late = [question for question, inquiry in self.open.items() if inquiry.due_ns <= now_ns]
+        over = f"no answer within {self.policy.timeout_ns / SECOND_NS:g} s"
+        for question in late:
+            self.answer(question, False, over, out, now_ns, unanswered=True)
+        self._due_ns = 0
+        self._arm()
+
+    def _arm(self) -> None:
+        """Asks for a deadline, when it has none: the next answer that is late, or that is missed for long."""
+        if self._due_ns or not self.open:
+            return
+        due_ns = next(iter(self.open.values())).due_ns
+        if self._quick:
+            due_ns = min(due_ns, next(iter(self._quick)).asked.since_ns + SLOW_NS)
+        self._due_ns = due_ns
+        self._partition.deadlines.append((due_ns, self))
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    def place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
+        """Proposes an allocation: on this node, or on the first of several that will do."""
+        refusals, nodes = ask.refusals, [node]
+        answered = refusals.answered if refusals is not None else 0
+        if refusals is not None and answered and node is not ask.reserved and not ask.demand.required_node:
+            wanted = min(2 * answered, PROBE_NODES_MAX)
+            nodes = self._partition.index.fitting(ask.shape.items, refusals.nodes, wanted) or nodes
+        kind = InquiryKind.PLACE if len(nodes) == 1 else InquiryKind.PROBE
+        inquiry = self._ask(kind, ask, nodes, True, out, now_ns)
+        if kind is InquiryKind.PLACE:
+            self._book(inquiry, 1)
+            self._partition.recount(ask.app)
+        self._hold_out(ask, group, out)
+
+    def court(self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
+        """Proposes that a placeholder makes room for a real ask, to run there or on another node."""
+        elsewhere = node.node_id != placeholder.node_id
+        inquiry = self._ask(InquiryKind.REPLACE, ask, [node], elsewhere, out, now_ns)
+        inquiry.placeholder = placeholder
+        self._partition.gangs.court(placeholder, inquiry)
+        self._hold_out(ask, group, out)
+
+    def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+        """Proposes to keep a node free for an ask."""
+        if (ask, InquiryKind.RESERVE) not in self._aside:
+            self._ask(InquiryKind.RESERVE, ask, [node], False, out, now_ns)
+
+    def may_preempt(
+        self, ask: Ask, node: Node | None, victims: Sequence[Allocation], out: Outcome, now_ns: int
+    ) -> bool:
+        """Whether the RM agrees that these go for the ask; False: it is being asked."""
+        if not self.preemption or node is None:
+            return True
+        agreed = self._agreed.get(ask)
+        if agreed is not None and agreed[0] is node and agreed[1].issuperset(victims):
+            del self._agreed[ask]
+            return True
+        if (ask, InquiryKind.PREEMPT) not in self._aside:
+            due_ns = now_ns + self.policy.timeout_ns
+            inquiry = Inquiry(InquiryKind.PREEMPT, ask, {self.number(): node}, now_ns, due_ns)
+            inquiry.victims = frozenset(victims)
+            self._file(inquiry)
+            out.facts.append(
+                PreemptionPredicatesAsked(
+                    next(iter(inquiry.nodes)),
+                    self._partition.name,
+                    ask.app.app_id,
+                    ask.key,
+                    node.node_id,
+                    tuple((victim.app_id, victim.key) for victim in victims),
+                    due_ns,
+                )
+            )
+        return False
+
+    def _ask(
+        self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
+    ) -> Inquiry:
+        due_ns = now_ns + self.policy.timeout_ns
+        inquiry = Inquiry(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
+        self._file(inquiry)
+        for question, node in inquiry.nodes.items():
+            out.facts.append(
+                PredicatesAsked(question, self._partition.name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns)
+            )
+        return inquiry
+
+    def _file(self, inquiry: Inquiry) -> None:
+        ask = inquiry.ask
+        for question, node in inquiry.nodes.items():
+            self.open[question] = inquiry
+            node.inquiries[inquiry] = None
+        self._quick[inquiry] = None
+        if inquiry.holds_out:
+            if ask.inquiries is None:
+                ask.inquiries = {}
+            ask.inquiries[inquiry] = None
+        else:
+            self._aside[ask, inquiry.kind] = inquiry
+        self._arm()
+
+    def _hold_out(self, ask: Ask, group: AskGroup, out: Outcome) -> None:
+        """The ask is not tried while the RM is asked; the next one of its list may be."""
+        app, waiting = ask.app, self._partition.waiting
+        if app.queue.fair_apps:
+            app.share = None
+            waiting.rekey(app)
+        if ask.open <= 0:
+            self._partition.leave_group(ask, out)
+        if not waiting.refresh_app(app):
+            waiting.refresh(app.queue)
+        if group.asks:
+            waiting.wake_next(group)
+
+    # ---- answers ---------------------------------------------------------------------------------------------------
+
+    def answer(
+        self, question: int, fits: bool, reason: str, out: Outcome, now_ns: int, *, unanswered: bool = False
+    ) -> None:
+        """Takes one answer. One that nobody waits for (any more) changes nothing."""
+        inquiry = self.open.pop(question, None)
+        if inquiry is None:
+            return
+        inquiry.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
+        node = inquiry.nodes[question]
+        if not fits:
+            self._refuse(inquiry.ask, Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered), node)
+        if len(inquiry.answers) == len(inquiry.nodes):
+            self._settle(inquiry, out, now_ns)
+
+    def _settle(self, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+        """Every question is answered."""
+        ask, partition = inquiry.ask, self._partition
+        agreed = [node for question, node in inquiry.nodes.items() if inquiry.answers[question] is None]
+        booked = inquiry.kind is InquiryKind.PLACE
+        node = agreed[0] if agreed else None
+        if booked and node is not None and self._may_use(ask, node):
+            self._book(inquiry, -1)
+            self._close(inquiry, out)
+            partition.cycle.allocate(ask, ask.group, node, out, now_ns)
+            partition.recount(ask.app)
+            return
+        if booked:
+            self._give_back(inquiry)
+        self._close(inquiry, out)
+        if not agreed:
+            self._refused_by_all(ask, inquiry, out, now_ns)
+        done = False
+        match inquiry.kind:
+            case InquiryKind.PROBE:
+                done = self._take_first(ask, agreed, out, now_ns)
+            case InquiryKind.REPLACE:
+                assert inquiry.placeholder is not None, f"{inquiry} replaces nothing"
+                partition.gangs.uncourt(inquiry.placeholder)
+                if node is not None:
+                    done = partition.gangs.agreed(inquiry.placeholder, ask, node, out, now_ns)
+            case InquiryKind.RESERVE if node is not None:
+                self._keep_free(ask, node, out, now_ns)
+            case InquiryKind.PREEMPT if node is not None and ask.group is not None:
+                self._agreed[ask] = (node, inquiry.victims)
+                waitlist = ask.app.queue.waitlists.get(ask.group.wait_key)
+                if waitlist is not None:
+                    partition.claims.come(waitlist)
+        if not done:
+            self._bring_back(ask, out)
+
+    def _take_first(self, ask: Ask, agreed: Sequence[Node], out: Outcome, now_ns: int) -> bool:
+        cycle = self._partition.cycle
+        if not self._partition.deciding or cycle.held_back(ask):
+            return False
+        for node in agreed:
+            if node.index_key is not None and fits(ask.shape.items, node.available):
+                cycle.allocate(ask, ask.group, node, out, now_ns)
+                return True
+        return False
+
+    def _may_use(self, ask: Ask, node: Node) -> bool:
+        """Of a node that has room: whether it may still be used."""
+        return self._partition.deciding and (node.usable or bool(ask.demand.required_node))
+
+    def _keep_free(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+        waits = ask.group is not None and ask.group.parked_key is not None and ask.reserved is None
+        if waits and node.index_key is not None and fits(ask.shape.items, node.capacity):
+            self._partition.reserve(ask, node, out, now_ns)
+
+    def _refused_by_all(self, ask: Ask, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+        refusals = ask.refusals
+        if refusals is None:
+            return
+        pause_ns = min(self.policy.retry_ns << min(refusals.rounds, 16), RETRY_MAX_NS)
+        refusals.until_ns = now_ns + max(pause_ns, self.policy.retry_ns)
+        if not refusals.armed:
+            refusals.armed = True
+            self._partition.deadlines.append((refusals.until_ns, refusals))
+        out.touch(ask, self._partition.name)
+        for node in inquiry.nodes.values():
+            if ask.reserved is node:
+                self._partition.unreserve(ask, out, now_ns)
+
+    def _bring_back(self, ask: Ask, out: Outcome) -> None:
+        """The ask is to be tried (again), among its like or apart from them."""
+        partition = self._partition
+        if ask.gone:
+            return
+        if ask.group is not None and ask.group.apart != ask.apart:
+            partition.leave_group(ask, out)
+        if ask.group is None and ask.open > 0:
+            partition.enter_group(ask)
+        partition.waiting.refresh_app(ask.app)
+
+    def _close(self, inquiry: Inquiry, out: Outcome | None) -> None:
+        """The inquiry is over; late answers to it are nobody's."""
+        ask = inquiry.ask
+        inquiry.gone = True
+        for question, node in inquiry.nodes.items():
+            self.open.pop(question, None)
+            node.inquiries.pop(inquiry, None)
+        self._quick.pop(inquiry, None)
+        if not inquiry.holds_out:
+            del self._aside[ask, inquiry.kind]
+            return
+        if ask.inquiries is not None:
+            ask.inquiries.pop(inquiry, None)
+            if not ask.inquiries:
+                ask.inquiries = None
+        if ask.asked is inquiry.asked:
+            ask.asked = None
+            if out is not None:
+                out.touch(ask, self._partition.name)
+            else:
+                self._stale.append(ask)
+
+    # ---- the books -------------------------------------------------------------------------------------------------
+
+    def _book(self, inquiry: Inquiry, sign: int) -> None:
+        """Counts (or no more) what is proposed, on its node and in all limits. Wakes nobody."""
+        ask, partition = inquiry.ask, self._partition
+        app, items = ask.app, ask.shape.items
+        node = next(iter(inquiry.nodes.values()))
+        partition.version += 1
+        app.proposed += sign
+        change = add if sign > 0 else subtract
+        change(node.allocated, items)
+        change(app.allocated, items)
+        for ledger in app.ledgers:
+            change(ledger.allocated, items)
+        for number, value in items:
+            node.available[number] -= sign * value
+        partition.figures.changed(node)
+        if node.index_key is not None:
+            partition.index.move(node, partition.score(node))
+        if ask.demand.placeholder:
+            partition.gangs.propose(ask, sign)
+
+    def _give_back(self, inquiry: Inquiry) -> None:
+        """What was proposed will not be: whoever waits for the room may have it."""
+        app, partition = inquiry.ask.app, self._partition
+        node = next(iter(inquiry.nodes.values()))
+        self._book(inquiry, -1)
+        app.share = None
+        if app.queue.fair_apps:
+            partition.waiting.rekey(app)
+        partition.recount(app)
+        if not node.gone:
+            partition.waiting.node_gained(node)
+        partition.waiting.ledgers_gained(app)
+        if inquiry.ask.demand.placeholder:
+            partition.gangs.not_placed(app)
+        partition.waiting.refresh_app(app)
+        partition.waiting.refresh(app.queue)
+
+    # ---- withdrawn -------------------------------------------------------------------------------------------------
+
+    def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
+        """The matter is no more; its ask, if it is there, is brought back by the caller."""
+        if inquiry.kind is InquiryKind.PLACE:
+            self._give_back(inquiry)
+        self._close(inquiry, out)
+        if inquiry.placeholder is not None:
+            self._partition.gangs.uncourt(inquiry.placeholder)
+
+    def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
+        """Nobody asks any more."""
+        for inquiry in list(ask.inquiries or ()):
+            self.withdraw(inquiry, out)
+        for kind in (InquiryKind.RESERVE, InquiryKind.PREEMPT):
+            aside = self._aside.get((ask, kind))
+            if aside is not None:
+                self._close(aside, out)
+        self._agreed.pop(ask, None)
+        if ask.refusals is not None:
+            self._forget(ask, list(ask.refusals.nodes))
+            self._refused.pop(ask, None)
+
+    def node_gone(self, node: Node, out: Outcome, now_ns: int) -> None:
+        """The node is about to go: nobody needs to be asked about it."""
+        for inquiry in list(node.inquiries):
+            for question in [question for question, each in inquiry.nodes.items() if each is node]:
+                if len(inquiry.nodes) == 1:
+                    self.withdraw(inquiry, out)
+                    self._bring_back(inquiry.ask, out)
+                    break
+                self.open.pop(question, None)
+                inquiry.answers.pop(question, None)
+                del inquiry.nodes[question]
+                if len(inquiry.answers) == len(inquiry.nodes):
+                    self._settle(inquiry, out, now_ns)
+        node.inquiries.clear()
+        for ask in list(node.refused_by):
+            self._forget(ask, [node.node_id])
+
+    def withdraw_all(self, out: Outcome) -> None:
+        """The rules change, or nothing is decided any more: what is open will be asked anew, if at all."""
+        for inquiry in dict.fromkeys(self.open.values()):
+            self.withdraw(inquiry, out)
+            self._bring_back(inquiry.ask, out)
+        self._agreed.clear()
+
+    # ---- refusals --------------------------------------------------------------------------------------------------
+
+    def refused(self, ask: Ask) -> Collection[str]:
+        """The ids of the nodes that the RM refused for the ask."""
+        return ask.refusals.nodes if ask.refusals is not None else ()
+
+    def _refuse(self, ask: Ask, refusal: Refusal, node: Node) -> None:
+        if ask.refusals is None:
+            ask.refusals = Refusals(ask)
+        self._refused[ask] = None
+        ask.refusals.nodes[refusal.node_id] = refusal
+        node.refused_by[ask] = None
+
+    def _forget(self, ask: Ask, node_ids: Collection[str]) -> None:
+        assert ask.refusals is not None, f"nothing is refused for {ask}"
+        for node_id in node_ids:
+            if ask.refusals.nodes.pop(node_id, None) is not None:
+                node = self._partition.nodes.get(node_id)
+                if node is not None:
+                    node.refused_by.pop(ask, None)
+
+    def _forget_unanswered(self, ask: Ask, out: Outcome) -> None:
+        refusals = ask.refusals
+        unanswered = [each.node_id for each in refusals.nodes.values() if each.unanswered] if refusals else []
+        if unanswered:
+            self._forget(ask, unanswered)
+            self._look_again(ask, out)
+
+    def node_changed(self, node: Node, out: Outcome) -> None:
+        """What the RM said of the node may hold no more."""
+        for ask in list(node.refused_by):
+            self._forget(ask, [node.node_id])
+            self._look_again(ask, out)
+
+    def retry(self, refusals: Refusals, out: Outcome, now_ns: int) -> None:
+        """The pause is over: the RM is asked anew."""
+        if now_ns < refusals.until_ns:  # it was refused again meanwhile
+            refusals.armed = True
+            self._partition.deadlines.append((refusals.until_ns, refusals))
+            return
+        refusals.until_ns = 0
+        refusals.rounds += 1
+        self._forget(refusals.ask, list(refusals.nodes))
+        self._look_again(refusals.ask, out)
+
+    def _look_again(self, ask: Ask, out: Outcome) -> None:
+        partition, group = self._partition, ask.group
+        out.touch(ask, partition.name)
+        if group is None:
+            return
+        if group.held:
+            partition.gangs.look_again_at(group)
+        elif group.parked_key is not None:
+            partition.waiting.leave_list(group, out)
+            partition.waiting.make_ready(group)
+
+    def why_refused(self, group: AskGroup) -> Reason | None:
+        """Why an ask that stands apart finds no node although there is room; None: there is none."""
+        ask = group.head()
+        if ask is None or ask.refusals is None or (last := ask.refusals.last) is None:
+            return None
+        items, required = group.shape.items, group.required_node
+        node = self._partition.nodes.get(required) if required else self._partition.index.first_fit(items)
+        if node is None or not fits(items, node.available) or (required and required not in ask.refusals.nodes):
+            return None
+        return Reason(ReasonCode.REFUSED_BY_RM, nodes=len(ask.refusals.nodes), node=last.node_id, said=last.reason)
+
+    # ---- what the RM is told ---------------------------------------------------------------------------------------
+
+    def skipped(self, group: AskGroup, reason: Reason | None, out: Outcome) -> None:
+        """The first ask of a group was looked at, and a limit stands against it: told once for each reason."""
+        head = group.head()
+        if head is None or reason is None or group.told_skipped == (head.submission, reason.code):
+            return
+        group.told_skipped = (head.submission, reason.code)
+        self.tell(head, SchedulingState.SKIPPED, reason.sentence(), out)
+
+    def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
+        """Tells the RM where an ask stands, if it wants to know."""
+        if self.states:
+            out.facts.append(SchedulingStateChanged(ask.app.app_id, ask.key, state, reason))
+
+    # ---- after a fold ----------------------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """After a fold nobody is being asked; refusals hold on."""
+        for app in self._partition.apps.values():
+            for ask in app.asks.values():
+                if ask.asked is not None:
+                    ask.asked = None
+                    self._stale.append(ask)
+                refusals = ask.refusals
+                if refusals is not None:
+                    self._refused[ask] = None
+                    if refusals.until_ns:
+                        refusals.armed = True
+                        self._partition.deadlines.append((refusals.until_ns, refusals))
+
+    def refresh_records(self, out: Outcome) -> None:
+        """Records that say that the RM is asked, which it is not any more."""
+        for ask in self._stale:
+            out.touch(ask, self._partition.name)
+        self._stale.clear()
+
+
+def _no_number() -> int:
+    raise AssertionError("a core that decides nothing asks nothing")

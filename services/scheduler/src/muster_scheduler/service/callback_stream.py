@@ -1,0 +1,96 @@
+"""The RM's callback stream, as the scheduler hears of it: its gateways' notes, and the RM's answers (step "ingest")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
+
+from muster_scheduler.core.commands import Answer, Answers
+from muster_scheduler.core.inquiries import CallbackPolicy
+from muster_scheduler.core.properties import parse_duration_ns
+from muster_scheduler.follower import RmInfo
+
+# Keys of a registration's extraConfig.
+TIMEOUT_KEY = "muster.callbacks.timeout"
+RETRY_KEY = "muster.callbacks.retry"
+GRACE_KEY = "muster.callbacks.grace"
+ABSENT_KEY = "muster.callbacks.absent"
+WAIT, ACCEPT = "wait", "accept"
+
+
+def policy_of(info: RmInfo) -> CallbackPolicy:
+    """What the RM wants to be asked and told now, as its stream and its registration say.
+
+    Whoever registers with ``muster.callbacks.absent: wait`` wants to be asked, stream or not.
+    """
+    stream, extra, default = info.callbacks, info.extra_config, CallbackPolicy()
+    waits = extra.get(ABSENT_KEY, ACCEPT).strip().lower() == WAIT
+    return CallbackPolicy(
+        predicates=stream.predicates or (waits and not stream.connected),
+        preemption=stream.preemption_predicates,
+        states=stream.scheduling_states,
+        connected=stream.connected,
+        since_ns=info.callbacks_since_ns,
+        timeout_ns=_duration_ns(extra, TIMEOUT_KEY, default.timeout_ns),
+        retry_ns=_duration_ns(extra, RETRY_KEY, default.retry_ns),
+        grace_ns=_duration_ns(extra, GRACE_KEY, default.grace_ns, least_ns=0),
+        waits=waits,
+    )
+
+
+def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
+    """Takes a gateway's note; says whether it changed anything.
+
+    Notes of two gateways may come in any order: that of an older stream changes nothing.
+    """
+    known = info.callbacks
+    if note.connected and note.epoch <= known.epoch:
+        return False
+    if not note.connected and (not known.connected or note.epoch < known.epoch):
+        return False
+    if note.connected:
+        info.callbacks = note
+    else:
+        info.callbacks = pb.CallbackStream()  # (another object: the old one may be on its way to a record)
+        info.callbacks.CopyFrom(known)
+        info.callbacks.connected, info.callbacks.epoch = False, note.epoch
+    info.callbacks_since_ns = now_ns
+    return True
+
+
+def answers(message: callbacks_pb2.FromResourceManager) -> Answers:
+    """The RM's answers to predicates."""
+    found = [Answer(each.id, each.fits, each.reason) for each in message.predicates]
+    found += [Answer(each.id, each.response.success, each.reason) for each in message.preemption_predicates]
+    return Answers(found)
+
+
+def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
+    """What of the registration's extraConfig about callbacks has no effect: warnings."""
+    found = []
+    for key, least_ns in ((TIMEOUT_KEY, 1), (RETRY_KEY, 1), (GRACE_KEY, 0)):
+        if key in extra:
+            try:
+                if parse_duration_ns(extra[key]) < least_ns:
+                    raise ValueError
+            except ValueError:
+                found.append((key, f"{extra[key]!r}, expected a duration such as 10s"))
+    absent = extra.get(ABSENT_KEY, ACCEPT).strip().lower()
+    if absent not in (WAIT, ACCEPT):
+        found.append((ABSENT_KEY, f"{extra[ABSENT_KEY]!r}, expected {ACCEPT} or {WAIT}"))
+    return [
+        pb.ConfigProblem(
+            severity=pb.ConfigProblem.WARNING, path=f"extraConfig[{key}]", message=f"{why}: the default holds"
+        )
+        for key, why in found
+    ]
+
+
+def _duration_ns(extra: Mapping[str, str], key: str, default_ns: int, least_ns: int = 1) -> int:
+    try:
+        found_ns = parse_duration_ns(extra[key]) if key in extra else default_ns
+    except ValueError:
+        return default_ns
+    return found_ns if found_ns >= least_ns else default_ns

@@ -305,6 +305,7 @@ def _release_problem(
         _text_problem(release.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
         or _text_problem(release.applicationID, f"{path}.applicationID", limits.max_id_chars)
         or _text_problem(release.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or _text_problem(getattr(release, "UUID", ""), f"{path}.UUID", limits.max_id_chars)
     )
     if problem:
         return problem

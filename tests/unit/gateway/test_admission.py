@@ -126,6 +126,7 @@ BAD_RELEASES = [
     ("long key", si_pb2.AllocationRelease(allocationKey=LONG, applicationID="a"), ".allocationKey: "),
     ("long application", si_pb2.AllocationRelease(applicationID=LONG), ".applicationID: "),
     ("long partition", si_pb2.AllocationRelease(applicationID="a", partitionName=LONG), ".partitionName: "),
+    ("long UUID", si_pb2.AllocationRelease(applicationID="a", UUID=LONG), ".UUID: "),
     (
         "unknown type",
         si_pb2.AllocationRelease(applicationID="a", terminationType=77),

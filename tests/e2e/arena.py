@@ -1,0 +1,264 @@
+"""Muster as `muster up` runs it, and RMs in one partition of it: one that is attacked, one that watches.
+
+Tests with generated input run many examples against one arena, each from outside of its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import structlog
+from e2e.gang_rig import Muster, eventually, muster_here
+from e2e.spoilt import (
+    ALLOCATION,
+    APP,
+    APPLICATION,
+    BREAKER,
+    LIMITS,
+    NODE,
+    NODE_ID,
+    QUEUES,
+    RUNS,
+    SECRET,
+    VICTIM,
+    WAITS,
+    WITNESS,
+    allocation,
+    application,
+    node,
+    release,
+    resource,
+)
+from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Stream
+from muster_bus.log import OutRecord, Record
+from muster_cli import logs
+from muster_gateway.stream_kind import StreamKind
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler import state_codec
+from muster_scheduler.core import invariants
+from muster_scheduler.follower import RmState
+from muster_scheduler.service import app as scheduler_app
+from muster_scheduler.service.machine import SchedulerMachine, _published
+
+RMS = (VICTIM, WITNESS, BREAKER)
+
+
+class Arena:
+    """Streams of the victim and the witness stay open all the time; the breaker's come and go.
+
+    :ivar logged: everything that this process logged since the arena was opened.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, muster: Muster, logged: io.StringIO, machines: list[SchedulerMachine]
+    ) -> None:
+        self._loop, self.muster, self.logged, self._machines = loop, muster, logged, machines
+        self.channel = Channel(int(muster.gateway.rpartition(":")[2]))
+        self.streams: dict[tuple[str, StreamKind], Stream] = {}
+        self._processed: dict[tuple[str, StreamKind], int] = {}
+        self._served = 0
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop.run_until_complete(work)
+
+    # ---- who is there ----------------------------------------------------------------------------------------------
+
+    async def furnish(self) -> None:
+        """Each has a node, an application, an allocation and an ask that waits: something that may be harmed."""
+        for rm_id in RMS:
+            await self.channel.register(rm_id, QUEUES, extraConfig={"ldap.password": SECRET}, version="1")
+            for kind in (NODE, APPLICATION, ALLOCATION):
+                self.streams[rm_id, kind] = self.channel.open(kind, rm_id)
+            await self.streams[rm_id, NODE].send(si.NodeRequest(rmID=rm_id, nodes=[node(nodeID=NODE_ID)]))
+            assert (await self.streams[rm_id, NODE].receive()).accepted[0].nodeID == NODE_ID
+            new = si.ApplicationRequest(rmID=rm_id, new=[application(applicationID=APP)])
+            await self.streams[rm_id, APPLICATION].send(new)
+            assert (await self.streams[rm_id, APPLICATION].receive()).accepted[0].applicationID == APP
+            asks = self.streams[rm_id, ALLOCATION]
+            await asks.send(si.AllocationRequest(rmID=rm_id, allocations=[allocation(allocationKey=RUNS)]))
+            assert (await asks.receive()).new[0].allocationKey == RUNS
+            # (Over its queue's max: nothing happens to it as time goes by.)
+            waits = allocation(allocationKey=WAITS, resourcePerAlloc=resource(memory=1_000))
+            await asks.send(si.AllocationRequest(rmID=rm_id, allocations=[waits]))
+            await self.serve(rm_id)
+        for kind in (NODE, APPLICATION, ALLOCATION):
+            stream = self.streams.pop((BREAKER, kind))
+            self._processed[BREAKER, kind] = max((answer.responseSequence for answer in stream.got), default=0)
+            stream.cancel()
+
+    def _open(self, rm_id: str, kind: StreamKind) -> Stream:
+        """The stream that was open all along; another one where a failed example ended it."""
+        stream = self.streams[rm_id, kind]
+        if stream.call.done():
+            processed = max((answer.responseSequence for answer in stream.got), default=0)
+            stream = self.streams[rm_id, kind] = self.channel.open(kind, rm_id, resume_after=processed)
+        return stream
+
+    async def serve(self, rm_id: str) -> None:
+        """A good ask of an RM is allocated on the stream that was open all along, and ends again.
+
+        In one partition it stands behind everything that was sent before: what that could do is done.
+        """
+        self._served += 1
+        key, stream = f"good-{self._served}", self._open(rm_id, ALLOCATION)
+        await stream.send(si.AllocationRequest(rmID=rm_id, allocations=[allocation(allocationKey=key)]))
+        while key not in [made.allocationKey for made in (await stream.receive()).new]:
+            pass
+        ended = si.AllocationReleasesRequest(allocationsToRelease=[release(allocationKey=key)])
+        await stream.send(si.AllocationRequest(rmID=rm_id, releases=ended))
+        while key not in [gone.allocationKey for gone in (await stream.receive()).released]:
+            pass
+
+    # ---- what they have --------------------------------------------------------------------------------------------
+
+    @property
+    def machine(self) -> SchedulerMachine:
+        """The one partition's machine. Nothing may make a worker drop it and take a new one."""
+        (machine,) = self._machines
+        return machine
+
+    def state(self, rm_id: str) -> dict[bytes, bytes]:
+        """Everything that the scheduler has of an RM, as it is recorded; but its counters, and whom it turned away."""
+        known: RmState = self.machine.rms[rm_id]
+        invariants.check(known.core)
+        found = {
+            state_codec.key_of(rm_id, partition, what): state_codec.encode(partition, what)
+            for partition, what in _published(known.core)
+            if b"/rejected/" not in state_codec.key_of(rm_id, partition, what)
+        }
+        info = known.info
+        found[b"rm"] = repr((info.life, info.registrations, info.config, info.extra_config, info.version)).encode()
+        return found
+
+    # ---- what is sent ----------------------------------------------------------------------------------------------
+
+    async def rejections(self, kind: StreamKind, message: Any, count: int) -> list[str]:
+        """Sends a message on the victim's stream; so many rejections, as "what: reason"."""
+        stream = self._open(VICTIM, kind)
+        await stream.send(message)
+        found: list[str] = []
+        while len(found) < count:
+            try:
+                answer = await stream.receive()
+            except TimeoutError:
+                raise AssertionError(f"{len(found)} of {count} answered: {found}\n{message}") from None
+            assert not getattr(answer, "accepted", ()), f"accepted: {answer}"
+            assert not getattr(answer, "new", ()), f"allocated: {answer}"
+            assert not getattr(answer, "released", ()), f"released: {answer}"
+            found += [each.reason for each in (*answer.rejected, *getattr(answer, "rejectedAllocations", ()))]
+        return found
+
+    async def broken(self, kind: StreamKind, messages: tuple[bytes, ...]) -> tuple[grpc.StatusCode, str]:
+        """A stream of the breaker that is to end with a status."""
+        stream = Stream(self.channel.grpc.stream_stream(f"/si.v1.Scheduler/{METHODS[kind]}")())
+        with suppress(grpc.RpcError):
+            for message in messages:
+                await stream.send(message)
+        return await stream.status()
+
+    async def register(self, raw: bytes) -> tuple[grpc.StatusCode, str]:
+        """A registration as bytes."""
+        call = self.channel.grpc.unary_unary("/si.v1.Scheduler/RegisterResourceManager")
+        try:
+            await call(raw, timeout=PATIENCE_S)
+        except grpc.aio.AioRpcError as error:
+            return error.code(), error.details() or ""
+        return grpc.StatusCode.OK, ""
+
+    async def append(self, value: bytes | None, key: bytes = VICTIM.encode()) -> None:
+        """A record of a gateway that is not ours."""
+        writer = await self.muster.log.writer("stranger")
+        await writer.append(OutRecord(self.muster.topics.requests, 0, key, value))
+        await writer.close()
+
+    async def dead_letters(self) -> list[Record]:
+        """All of them."""
+        reader = await self.muster.log.reader(self.muster.topics.dead_letters, 0)
+        end, found = await reader.end_offset(), list[Record]()
+        while reader.position < end:
+            found += await reader.read(1_000, 0.1)
+        await reader.close()
+        return found
+
+    async def view(self, rm_id: str) -> Any:
+        """The RM's queues, applications, nodes and partitions as REST shows them, without what time changes."""
+        async with httpx.AsyncClient(base_url=self.muster.http, timeout=PATIENCE_S) as http:
+            shown = {}
+            for path in ("queues", "nodes", "applications/active"):
+                answer = await http.get(f"/ws/v1/partition/default/{path}", params={"rm": rm_id})
+                assert answer.status_code == httpx.codes.OK, answer.text
+                shown[path] = answer.json()
+            return shown
+
+    async def view_shows(self, rm_id: str, expected: Any) -> None:
+        """Returns when the view, which follows, shows this of an RM; fails when it goes on showing anything else."""
+        shown: Any = None
+
+        async def same() -> bool:
+            nonlocal shown
+            shown = await self.view(rm_id)
+            return bool(shown == expected)
+
+        try:
+            await eventually(same, "the view shows what it showed before")
+        except AssertionError:
+            assert shown == expected
+
+    async def close(self) -> None:
+        for stream in self.streams.values():
+            stream.cancel()
+        await self.channel.close()
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Arena]:
+    """An arena that is furnished, in an event loop of its own."""
+    settings = ["log.partitions=1", "log.sqlite_synchronous=normal", "gateway.stop_grace_s=0.5"]
+    settings += [f"gateway.limits.{name}={value}" for name, value in LIMITS.items()]
+    with _logging() as logged, _machines() as machines, asyncio.Runner() as runner:
+        loop, stack = runner.get_loop(), AsyncExitStack()
+        try:
+            muster = runner.run(stack.enter_async_context(muster_here(directory, settings)))
+            arena = Arena(loop, muster, logged, machines)
+            runner.run(arena.furnish())
+            yield arena
+            runner.run(arena.close())
+        finally:
+            runner.run(stack.aclose())
+
+
+@contextmanager
+def _logging() -> Iterator[io.StringIO]:
+    """Everything is logged, as `muster up` writes it, into a text."""
+    root, logged = logging.getLogger(), io.StringIO()
+    before = structlog.get_config(), root.handlers[:], root.level
+    logs.configure("debug", "json", logged)
+    try:
+        yield logged
+    finally:
+        structlog.configure(**before[0])
+        root.handlers[:], root.level = before[1], before[2]
+
+
+@contextmanager
+def _machines() -> Iterator[list[SchedulerMachine]]:
+    """The machines that are made meanwhile."""
+    made: list[SchedulerMachine] = []
+
+    class Remembered(SchedulerMachine):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler_app, "SchedulerMachine", Remembered)
+        yield made

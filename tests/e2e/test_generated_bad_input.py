@@ -1,0 +1,212 @@
+"""Generated bad input against the whole of Muster: each gets a clear answer, changes nothing, harms nobody else.
+
+For each request of si.v1.Scheduler: every field with every kind of wrong value (``spoilt.py``), messages that are none,
+in nobody's name or too large. After each one the attacked RM's whole state is what it was, and another RM, of the same
+partition and on streams that were open all along, gets its next allocation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from e2e.arena import Arena, opened
+from e2e.spoilt import (
+    ALLOCATION,
+    APPLICATION,
+    BREAKER,
+    NODE,
+    RUNS,
+    SECRET,
+    VICTIM,
+    WITNESS,
+    BadRegistration,
+    Broken,
+    Spoilt,
+    allocation,
+    bad_registrations,
+    broken_streams,
+    messages,
+    old_ask,
+    request_of,
+)
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from muster_bus.topics import HEADER_ERROR
+from muster_gateway.stream_kind import StreamKind
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+
+EXAMPLES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
+# No shrinking: an example that fails waits for an answer that does not come.
+generated = settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with opened(tmp_path_factory.mktemp("arena")) as it:
+        yield it
+
+
+@pytest.fixture(autouse=True)
+def _nobody_was_harmed(arena: Arena) -> Iterator[None]:
+    """After a whole test the view shows of the victim what it showed before, and no secret was logged."""
+    before = arena.run(arena.view(VICTIM))
+    yield
+    arena.run(arena.view_shows(VICTIM, before))
+    assert SECRET not in arena.logged.getvalue()
+    assert "Traceback" not in arena.logged.getvalue()
+
+
+async def _turned_away(arena: Arena, kind: StreamKind, items: list[Spoilt]) -> None:
+    before = arena.state(VICTIM)
+    assert len(before) >= 6, "there is something to harm"
+    reasons = await arena.rejections(kind, request_of(kind, items), len(items))
+    for each in items:
+        told = any(all(text in reason for text in each.says) for reason in reasons)
+        # (Of two for one key the second is a mistake for that alone.)
+        twice = len(items) > 1 and any("a second time" in reason for reason in reasons)
+        assert told or twice, (each, reasons)
+    assert len(reasons) == len(items), "one answer for each item"
+    await arena.serve(WITNESS)
+    assert arena.state(VICTIM) == before
+    assert not any(SECRET in reason for reason in reasons)
+
+
+@generated
+@given(items=messages(ALLOCATION))
+def test_bad_asks_allocations_and_releases_of_both_generations(arena: Arena, items: list[Spoilt]) -> None:
+    arena.run(_turned_away(arena, ALLOCATION, items))
+
+
+@generated
+@given(items=messages(APPLICATION))
+def test_bad_applications(arena: Arena, items: list[Spoilt]) -> None:
+    arena.run(_turned_away(arena, APPLICATION, items))
+
+
+@generated
+@given(items=messages(NODE))
+def test_bad_nodes_of_both_generations(arena: Arena, items: list[Spoilt]) -> None:
+    arena.run(_turned_away(arena, NODE, items))
+
+
+@generated
+@given(broken=broken_streams)
+def test_messages_that_end_their_stream_end_no_other(arena: Arena, broken: Broken) -> None:
+    async def example() -> None:
+        before = arena.state(BREAKER), arena.state(VICTIM)
+        code, story = await arena.broken(broken.kind, broken.messages)
+        assert code.name in broken.statuses, story
+        assert broken.says in story
+        assert SECRET not in story
+        await arena.serve(WITNESS)
+        await arena.serve(VICTIM)
+        assert (_but_life(arena.state(BREAKER)), arena.state(VICTIM)) == (_but_life(before[0]), before[1])
+
+    arena.run(example())
+
+
+def _but_life(state: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Without the RM's own: a stream that comes and goes makes it RUNNING and PAUSED by turns."""
+    return {key: value for key, value in state.items() if key != b"rm"}
+
+
+@generated
+@given(registration=bad_registrations)
+def test_bad_registrations_of_a_living_rm(arena: Arena, registration: BadRegistration) -> None:
+    async def example() -> None:
+        before = arena.state(VICTIM)
+        code, story = await arena.register(registration.raw)
+        assert code.name in registration.statuses, story
+        assert registration.says in story
+        assert SECRET not in story
+        await arena.serve(WITNESS)
+        assert arena.state(VICTIM) == before
+        assert len(arena.machine.rms) == 3
+
+    arena.run(example())
+
+
+@pytest.mark.parametrize("twice", [allocation(allocationKey=RUNS), old_ask(allocationKey=RUNS, maxAllocations=1)])
+def test_what_runs_asked_for_twice_in_one_message(arena: Arena, twice: si.Allocation | si.AllocationAsk) -> None:
+    """The first says what was said before; the second is a mistake, in either generation's words."""
+
+    async def example() -> None:
+        before = arena.state(VICTIM)
+        message = si.AllocationRequest(rmID=VICTIM, allocations=[allocation(allocationKey=RUNS)])
+        (message.asks if isinstance(twice, si.AllocationAsk) else message.allocations).append(twice)
+        (reason,) = await arena.rejections(ALLOCATION, message, 1)
+        assert "allocationKey" in reason
+        assert "a second time" in reason
+        await arena.serve(WITNESS)
+        assert arena.state(VICTIM) == before
+
+    arena.run(example())
+
+
+# ---- past the gateway --------------------------------------------------------------------------------------------
+
+_BODIES = ("register", "allocation", "application", "node", "configuration", "callback_answers")
+
+
+def _no_message(body: str, raw: bytes) -> bytes:
+    """Such bytes that they are no message of any kind: a length that goes beyond the end."""
+    return b"\x0a\xff\x01" + raw[:50]
+
+
+envelopes = st.one_of(
+    # not an envelope
+    st.binary(max_size=200).map(lambda raw: b"\x0a\xff\x01" + raw),
+    st.just(b""),
+    # of nobody, or of somebody who is not registered
+    st.builds(
+        lambda rm_id, body: pb.RequestEnvelope(rm_id=rm_id, **{body: b""}).SerializeToString(),
+        st.sampled_from(["", "ghost"]),
+        st.sampled_from(_BODIES[1:]),
+    ),
+    # no body, and the body of a newer gateway: field 100, with bytes
+    st.just(pb.RequestEnvelope(rm_id=VICTIM).SerializeToString()),
+    st.binary(max_size=100).map(
+        lambda raw: pb.RequestEnvelope(rm_id=VICTIM).SerializeToString() + b"\xa2\x06" + bytes([len(raw)]) + raw
+    ),
+    # a body that is no message
+    st.builds(
+        lambda body, raw: pb.RequestEnvelope(rm_id=VICTIM, **{body: _no_message(body, raw)}).SerializeToString(),
+        st.sampled_from(_BODIES),
+        st.binary(max_size=50),
+    ),
+    # a life that is none
+    st.integers(5, 2**31 - 1).map(
+        lambda state: pb.RequestEnvelope(
+            rm_id=VICTIM,
+            lifecycle=pb.RmLifecycle(state=state),  # type: ignore[arg-type]
+        ).SerializeToString()
+    ),
+)
+
+
+@generated
+@given(value=envelopes)
+def test_records_of_a_hostile_or_newer_gateway_go_to_the_dead_letters(arena: Arena, value: bytes) -> None:
+    async def example() -> None:
+        before, dead = arena.state(VICTIM), len(await arena.dead_letters())
+        await arena.append(value)
+        await arena.serve(WITNESS)
+        await arena.serve(VICTIM)
+        assert arena.state(VICTIM) == before
+        assert len(arena.machine.rms) == 3
+        letters = await arena.dead_letters()
+        assert len(letters) == dead + 1
+        assert letters[-1].value == value
+        assert dict(letters[-1].headers)[HEADER_ERROR]
+
+    arena.run(example())

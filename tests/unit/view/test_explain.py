@@ -73,7 +73,8 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
         "resourceType": "vcore", "asked": 2_000, "used": 3_000, "limit": 4_000, "free": 0, "promised": 0,
         "limitQueue": "root.a", "who": "", "node": "", "nodes": 0, "reservedNodes": 0, "lacking": [], "since": since,
         "gang": None, "reservation": None,
-        "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "victims": []}, "scaledUp": False,
+        "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "victims": []},
+        "refusals": [], "refusedUntil": 0, "scaledUp": False,
         "message": "Queue root.a uses 3000 of its max of 4000 vcore; 2000 more would go over.",
     }  # fmt: skip
     assert (waiting["allocationKey"], waiting["reason"], waiting["since"]) == ("k3", "WAITING_FOR_TURN", since)

@@ -43,20 +43,23 @@ def policy_of(info: RmInfo) -> CallbackPolicy:
 def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
     """Takes a gateway's note; says whether it changed anything.
 
-    Notes of two gateways may come in any order: that of an older stream changes nothing.
+    Notes of two gateways may come in any order, and twice: each carries the epoch of the stream's seat, which grows
+    with each stream that comes and each that goes. An older one changes nothing.
     """
     known = info.callbacks
-    if note.connected and note.epoch <= known.epoch:
-        return False
-    if not note.connected and (not known.connected or note.epoch < known.epoch):
+    if note.epoch <= known.epoch:
         return False
     if note.connected:
         info.callbacks = note
-    else:
-        info.callbacks = pb.CallbackStream()  # (another object: the old one may be on its way to a record)
-        info.callbacks.CopyFrom(known)
-        info.callbacks.connected, info.callbacks.epoch = False, note.epoch
-    info.callbacks_since_ns = now_ns
+        info.callbacks_since_ns = now_ns
+        return True
+    was_connected = known.connected
+    # (Another object: the old one may be on its way to a record. What the stream wanted holds on for the grace.)
+    info.callbacks = pb.CallbackStream()
+    info.callbacks.CopyFrom(known)
+    info.callbacks.connected, info.callbacks.epoch = False, note.epoch
+    if was_connected or not info.callbacks_since_ns:
+        info.callbacks_since_ns = now_ns
     return True
 
 

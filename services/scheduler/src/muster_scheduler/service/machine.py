@@ -365,6 +365,9 @@ class SchedulerMachine:
             # A pause is the operator's, and about the RM, not about one life of it: an RM that starts anew, by itself
             # or in a crash loop, must not lift it.
             info.held, info.held_reason = known.info.held, known.info.held_reason
+            if known.info.callbacks.epoch:  # its stream ends, the order of the gateways' notes goes on
+                info.callbacks = pb.CallbackStream(epoch=known.info.callbacks.epoch)
+                info.callbacks_since_ns = now_ns
             self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
         core = new_core(info, searching=True, config=config)
         info.last_decided_ns = now_ns

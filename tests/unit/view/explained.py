@@ -31,7 +31,7 @@ from muster_scheduler.core.outcome import Outcome, PredicatesAsked
 from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
 from muster_scheduler.core.states import QueueEvent
 from muster_scheduler.follower import RmInfo, RmState
-from muster_scheduler.view import explain, explain_queue
+from muster_scheduler.view import explain, explain_node, explain_queue
 from muster_service.go_json import go_json
 from preempting import Arena, item
 
@@ -428,6 +428,19 @@ RULES: dict[PreemptionRule, Callable[[], dict[str, Any]]] = {
     PreemptionRule.REQUIRED_NODE: for_a_daemon,
     PreemptionRule.QUOTA: by_quota,
 }
+
+
+def a_node() -> dict[str, Any]:
+    """The node of the first of these stories, with more that waits."""
+    arena = poor_and_rich()
+    arena.want("app", "ask", vcore=2_000)
+    arena.wait(31)
+    add(arena, "more", "root.rich", "eve")
+    arena.want("more", "elsewhere", required_node="n2", vcore=1_000)
+    arena.want("more", "large", preempts=False, vcore=3_000)
+    node = arena.partition.nodes["n1"]
+    found: dict[str, Any] = json.loads(b"".join(explain_node.explained(arena.partition, node, halt=None)))
+    return found
 
 
 def with_victims() -> dict[str, Any]:

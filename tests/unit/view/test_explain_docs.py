@@ -29,9 +29,10 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     "An ask with victims": explained.with_victims,
     "In the middle of replacements": explained.of_a_gang,
     "A queue": explained.a_queue,
+    "A node": explained.a_node,
 }
 # Shown with every field; of the others only what says something.
-WHOLE = {"An ask with victims", "In the middle of replacements", "A queue", "GUARANTEE"}
+WHOLE = {"An ask with victims", "In the middle of replacements", "A queue", "A node", "GUARANTEE"}
 _HEADING = re.compile(r"### `?([^`]+?)`?")
 
 
@@ -128,6 +129,12 @@ def test_the_document_says_what_is_said(heading: str) -> None:
         explain_dao.ReplacementDao,
         explain_dao.QueueDao,
         explain_dao.GuaranteeDao,
+        explain_dao.NodeDao,
+        explain_dao.KeptForDao,
+        explain_dao.WouldFitDao,
+        explain_dao.LacksDao,
+        explain_dao.RefusedForDao,
+        explain_dao.OnNodeDao,
     ],
 )
 def test_every_field_has_a_row(shape: type[msgspec.Struct]) -> None:
@@ -135,8 +142,11 @@ def test_every_field_has_a_row(shape: type[msgspec.Struct]) -> None:
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     rows = {name for cell in cells for name in re.findall(r"`([A-Za-z]+)`", cell)}
     own = {field.encode_name for field in msgspec.structs.fields(shape)}
-    beside = {"asks", "preempted", "replacements"} if shape is explain_dao.ApplicationDao else set()
-    assert rows == own | beside
+    beside = {
+        explain_dao.ApplicationDao: {"asks", "preempted", "replacements"},
+        explain_dao.NodeDao: {"allocations", "foreign"},
+    }
+    assert rows == own | beside.get(shape, set())
 
 
 def write() -> None:

@@ -336,11 +336,22 @@ class OnNodeDao(_Whole, kw_only=True):
     told_at: int
 
 
+class RefusedForDao(_Whole, kw_only=True):
+    """An ask for which the RM refused a node. ``unanswered``: it did not say so, its time was up."""
+
+    application_id: str = field(name="applicationID")
+    allocation_key: str
+    reason: str
+    since: int
+    unanswered: bool
+
+
 class NodeDao(_Whole, kw_only=True):
     """Where a node stands, up to what is on it.
 
     ``ready``: as the RM says it. ``keptFor``: the asks that it is kept free for. ``toldToGo``: how many of its
-    allocations were told to go and are still there.
+    allocations were told to go and are still there. ``refusedFor``: the asks for which the RM refused it (a hundred at
+    most; ``refusals``: how many there are).
     """
 
     partition: str
@@ -354,6 +365,8 @@ class NodeDao(_Whole, kw_only=True):
     kept_for: list[KeptForDao]
     told_to_go: int
     waiting: WouldFitDao
+    refusals: int
+    refused_for: list[RefusedForDao]
     message: str
 
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 import structlog
 from muster_bus.clock import Clock
@@ -24,7 +24,19 @@ from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao, explain, explain_queue, go, metrics, placement_rules, render, snapshot, usage
+from muster_scheduler.view import (
+    dao,
+    explain,
+    explain_node,
+    explain_queue,
+    go,
+    metrics,
+    placement_rules,
+    render,
+    resource_managers,
+    snapshot,
+    usage,
+)
 from muster_scheduler.view.errors import RequestRefused
 from muster_scheduler.view.render import Pieces
 from muster_scheduler.view.routes import Routes
@@ -143,9 +155,12 @@ class ViewRest:
                 ("/ws/v1/explain/ask/{application}/{key}", self._explain_ask),
                 ("/ws/v1/explain/application/{application}", self._explain_application),
                 ("/ws/v1/explain/queue/{queue}", self._explain_queue),
+                ("/ws/v1/explain/node/{node}", self._explain_node),
                 ("/ws/v1/explain/preempted", self._explain_preempted),
                 ("/ws/v1/explain/preemption/{application}/{key}", self._explain_preemption),
                 ("/ws/v1/metrics/snapshot", self._snapshot),
+                ("/ws/v1/resource-managers", self._resource_managers),
+                ("/ws/v1/resource-manager/configuration", self._configuration),
                 ("/ws/v1/metrics", self._metrics),
                 ("/metrics", self._metrics),
                 ("/health", self._health),
@@ -159,7 +174,7 @@ class ViewRest:
             return
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         started_s = self._clock.monotonic()
-        match = self._routes.find(path)
+        match = self._routes.find(path, _parts(scope, path))
         if match is None:
             await _send(send, *self._unknown(scope, path))
             return
@@ -451,6 +466,14 @@ class ViewRest:
                 return Answer(render.body(found))
         raise RequestRefused(404, "Queue not found")
 
+    async def _explain_node(self, call: Call) -> Answer:
+        state = self._known(call)
+        for partition in self._partitions_of(call, state):
+            node = partition.nodes.get(call.path["node"])
+            if node is not None:
+                return Answer(explain_node.explained(partition, node, halt=explain.halt_of(state.info)))
+        raise RequestRefused(404, "Node not found")
+
     async def _explain_preempted(self, call: Call) -> Answer:
         return Answer(explain.preempted(self._known(call)))
 
@@ -501,6 +524,13 @@ class ViewRest:
         lag = Lag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
         return Answer(snapshot.snapshot(state, wanted, lag, self._clock.now_ns()))
 
+    async def _resource_managers(self, call: Call) -> Answer:
+        states = [self._known(call)] if call.query.get("rm") else list(self._source.states().values())
+        return Answer(render.listing(states, lambda state: iter([go_json(resource_managers.shown(state.info))])))
+
+    async def _configuration(self, call: Call) -> Answer:
+        return Answer(render.body(resource_managers.configuration(self._known(call).info)))
+
     async def _metrics(self, _call: Call) -> Answer:
         return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -521,6 +551,17 @@ def _application(partition: Partition, app: Application | None) -> Answer:
     if app is None:
         raise RequestRefused(404, "Application not found")
     return Answer(render.line(render.application(partition, app)))
+
+
+def _parts(scope: Scope, path: str) -> list[str] | None:
+    """Of a path of ours: its parts, each unescaped by itself, so that an id may have a slash in it.
+
+    None: of the real core's paths, whose router sees the unescaped path only.
+    """
+    raw: bytes | None = scope.get("raw_path")
+    if not raw or not path.startswith("/ws/v1/explain/"):
+        return None
+    return [unquote(part) for part in raw.decode("latin-1").partition("?")[0].split("/")[1:]]
 
 
 def _queue_path(call: Call) -> str:

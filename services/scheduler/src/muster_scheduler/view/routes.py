@@ -33,11 +33,14 @@ class Routes(Generic[E]):
             parts = tuple(pattern.split("/")[1:])
             self._by_length.setdefault(len(parts), []).append((parts, pattern, endpoint))
 
-    def find(self, path: str) -> Match[E] | None:
-        """The endpoint of a decoded path; None: there is none under exactly this path."""
-        given = path.split("/")[1:]
-        for parts, pattern, endpoint in self._by_length.get(len(given), ()):
-            parameters = _take(parts, given)
+    def find(self, path: str, parts: list[str] | None = None) -> Match[E] | None:
+        """The endpoint of a decoded path; None: there is none under exactly this path.
+
+        :param parts: what stands between its slashes, where decoding brought more of them.
+        """
+        given = parts if parts is not None else path.split("/")[1:]
+        for wanted, pattern, endpoint in self._by_length.get(len(given), ()):
+            parameters = _take(wanted, given)
             if parameters is not None:
                 return Match(pattern, endpoint, parameters)
         return None

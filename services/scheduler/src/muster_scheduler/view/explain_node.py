@@ -1,0 +1,210 @@
+"""Where a node stands: whether anything new goes there, who is on it and who must go, what it would have room for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+from muster_service.go_json import go_json
+from muster_si.constants import NODE_READY_ATTRIBUTE
+
+from muster_scheduler.core.objects import Allocation, Ask, Node
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.view import explain_gang
+from muster_scheduler.view.explain import reason_of
+from muster_scheduler.view.explain_dao import KeptForDao, LacksDao, NodeDao, OnNodeDao, RefusedForDao, WouldFitDao
+from muster_scheduler.view.render import Pieces, small
+
+_REFUSED_MAX = 100
+
+
+def explained(partition: Partition, node: Node, *, halt: Reason | None) -> Pieces:
+    """A node: O(what is on it, and the groups of asks that wait in its partition).
+
+    ``{NodeDao …, "allocations": [OnNodeDao …], "foreign": [OnNodeDao …]}``
+
+    :param halt: why nothing at all is decided.
+    """
+    quantities = partition.types.quantities
+    held, foreign = list(node.allocations.values()), list(node.foreign.values())
+    ready = node.attributes.get(NODE_READY_ATTRIBUTE, "").lower() != "false"
+    found = NodeDao(
+        partition=partition.name,
+        node=node.node_id,
+        schedulable=node.schedulable,
+        ready=ready,
+        capacity=quantities(node.capacity),
+        allocated=quantities(node.allocated),
+        occupied=quantities(node.occupied),
+        available=quantities(node.available),
+        kept_for=[_kept_for(wanted) for wanted in node.reservations],
+        told_to_go=sum(each.told for each in held),
+        waiting=_waiting(partition, node, halt),
+        refusals=len(node.refused_by),
+        refused_for=list(islice(_refused_for(node), _REFUSED_MAX)),
+        message="",
+    )
+    found.message = _message(found, len(held), len(foreign), halt)
+    yield go_json(found)[:-1]
+    for name, objects in ((b"allocations", held), (b"foreign", foreign)):
+        yield b',"%b":[' % name
+        yield from small((each for each in objects if not each.gone), _on_node)
+        yield b"]"
+    yield b"}\n"
+
+
+def _kept_for(wanted: Ask) -> KeptForDao:
+    return KeptForDao(
+        application_id=wanted.app.app_id,
+        allocation_key=wanted.key,
+        resource=wanted.shape.quantities,
+        since=wanted.reserved_ns,
+    )
+
+
+def _refused_for(node: Node) -> Iterator[RefusedForDao]:
+    for wanted in node.refused_by:
+        refusal = wanted.refusals.nodes.get(node.node_id) if wanted.refusals is not None else None
+        if refusal is not None:
+            yield RefusedForDao(
+                application_id=wanted.app.app_id,
+                allocation_key=wanted.key,
+                reason=refusal.reason,
+                since=refusal.refused_ns,
+                unanswered=refusal.unanswered,
+            )
+
+
+def _on_node(held: Allocation) -> OnNodeDao:
+    return OnNodeDao(
+        application_id=held.app_id,
+        allocation_key=held.key,
+        resource=held.shape.quantities,
+        priority=held.priority,
+        placeholder=held.placeholder,
+        since=held.allocated_ns,
+        told=_told(held),
+        told_at=held.told_ns,
+    )
+
+
+def _told(held: Allocation) -> str:
+    if held.preempted is not None:
+        return "PREEMPTED"
+    if held.replaced_by is not None:
+        return "REPLACED"
+    return "TIMED_OUT" if held.timed_out else ""
+
+
+# ---- what waits ------------------------------------------------------------------------------------------------------
+
+
+def _waiting(partition: Partition, node: Node, halt: Reason | None) -> WouldFitDao:
+    """The pending asks, by whether the node has room for them now: without a look at limits, only at what is free."""
+    lacking: Counter[str] = Counter()
+    fitting: Counter[str] = Counter()
+    found = WouldFitDao(asks=0, fit=0, reasons={}, lacking=[], elsewhere=0)
+    names = partition.types.names
+    rooms: dict[Shape, str] = {}
+    for wanted, count in _pending(partition):
+        found.asks += count
+        if wanted.demand.required_node not in ("", node.node_id):
+            found.elsewhere += count
+            continue
+        lack = rooms.get(wanted.shape)
+        if lack is None:
+            lack = rooms[wanted.shape] = _lack(wanted.shape, node, names)
+        if lack:
+            lacking[lack] += count
+        else:
+            found.fit += count
+            fitting[reason_of(wanted, halt=halt).code.value] += count
+    found.reasons = dict(fitting)
+    found.lacking = [LacksDao(resource_type=name, asks=count) for name, count in sorted(lacking.items())]
+    return found
+
+
+def _lack(shape: Shape, node: Node, names: list[str]) -> str:
+    """The first type that the node has too little of; "": it has room."""
+    if fits(shape.items, node.available):
+        return ""
+    return next(names[number] for number, value in shape.items if value > node.available[number])
+
+
+def _pending(partition: Partition) -> Iterator[tuple[Ask, int]]:
+    """One of the asks that are alike, and how many there are."""
+    for queue in list(partition.queues.values()):
+        if not queue.leaf:
+            continue
+        for app in list(queue.applications.values()):
+            for group in list(app.groups.values()):
+                head = group.head()
+                if head is not None:
+                    yield head, group.asks
+            for wanted in explain_gang.waiting_for_placeholders(app):
+                yield wanted, 1
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def _message(found: NodeDao, allocations: int, foreign: int, halt: Reason | None) -> str:
+    said = [halt.sentence() if halt is not None else "", _takes(found), _kept(found), _has(found, allocations, foreign)]
+    said += [_refused(found), _would_fit(found.waiting)]
+    return " ".join(text for text in said if text)
+
+
+def _takes(found: NodeDao) -> str:
+    if not found.schedulable:
+        return "It is drained: nothing new goes there but what can run on no other node."
+    return "" if found.ready else "It is not ready: nothing new goes there."
+
+
+def _kept(found: NodeDao) -> str:
+    if not found.kept_for:
+        return ""
+    first = found.kept_for[0]
+    more = f" and {len(found.kept_for) - 1} more" if len(found.kept_for) > 1 else ""
+    return f"It is kept free for {first.allocation_key} of application {first.application_id}{more}."
+
+
+def _refused(found: NodeDao) -> str:
+    if not found.refusals:
+        return ""
+    said = f"The resource manager refused it for {_count(found.refusals, 'ask')}"
+    why = next((each.reason for each in found.refused_for if each.reason), "")
+    return f"{said} ({why})." if why else f"{said}."
+
+
+def _has(found: NodeDao, allocations: int, foreign: int) -> str:
+    if not allocations:
+        said = "Nothing is allocated on it"
+    else:
+        said = f"It has {_count(allocations, 'allocation')}"
+        if found.told_to_go:
+            said += f", {found.told_to_go} of which {'was' if found.told_to_go == 1 else 'were'} told to go"
+    if foreign:
+        said += f", and {foreign} that {'is' if foreign == 1 else 'are'} not the scheduler's"
+    full = sorted(name for name in found.capacity if found.available.get(name, 0) <= 0)
+    return f"{said}." + (f" No {' and no '.join(full)} is free." if full else "")
+
+
+def _would_fit(waiting: WouldFitDao) -> str:
+    if not waiting.asks:
+        return "Nothing waits in its partition."
+    said = f"Of {_count(waiting.asks, 'ask')} that {'waits' if waiting.asks == 1 else 'wait'} it has room for "
+    said += f"{waiting.fit or 'none'}"
+    if waiting.reasons:
+        said += f" ({', '.join(f'{count} {code}' for code, count in sorted(waiting.reasons.items()))})"
+    if waiting.lacking:
+        said += "; " + ", ".join(f"for {each.asks} it has too little {each.resource_type}" for each in waiting.lacking)
+    if waiting.elsewhere:
+        said += f"; {waiting.elsewhere} may run on another node only"
+    return said + "."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

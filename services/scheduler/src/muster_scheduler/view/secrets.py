@@ -1,0 +1,58 @@
+"""Secrets in what an RM registered with: an extra configuration is free text, and people put passwords there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+MASK = "******"
+# Parts of a name, between its dots, dashes, underscores and humps.
+_SECRET = re.compile(
+    r"password|passwd|pwd|passphrase|secret|token|credential|(?:^|[._/-])key$|(?:api|access|private|signing|encryption)[._-]?key",
+    re.IGNORECASE,
+)
+_HUMP_KEY = re.compile(r"[a-z0-9]Keys?$")
+# A line of YAML whose key is such a name: in block style, or within braces.
+_YAML = re.compile(
+    r"""(?P<name>[\w./-]+)(?P<colon>["']?\s*:[ \t]+)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,{}\[\]#][^,}\n]*)"""
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether what has this name is not to be shown."""
+    return _SECRET.search(name) is not None or _HUMP_KEY.search(name) is not None
+
+
+def masked(values: Mapping[str, str]) -> dict[str, str]:
+    """The same with each secret's value masked."""
+    return {name: MASK if value and is_secret(name) else value for name, value in values.items()}
+
+
+def masked_yaml(text: str) -> str:
+    """A YAML text with each secret's value masked, everything else as it is written.
+
+    A queue configuration has no key that holds a secret; but a text may have any, with a warning.
+    """
+    lines: list[str] = []
+    below = -1
+    for line in text.splitlines(keepends=True):
+        indent = len(line) - len(line.lstrip())
+        if below >= 0 and (not line.strip() or indent > below):
+            lines.append(line[:indent] + MASK + "\n" if line.strip() else line)
+            continue
+        below = indent if _opens(line) else -1
+        lines.append(_YAML.sub(_hide, line))
+    return "".join(lines)
+
+
+def _hide(found: re.Match[str]) -> str:
+    if not is_secret(found["name"]) or found["value"][0] in "|>&":
+        return found[0]
+    return f"{found['name']}{found['colon']}{MASK}"
+
+
+def _opens(line: str) -> bool:
+    """Whether a secret's value stands on the lines below."""
+    name, colon, value = line.strip().lstrip("- ").partition(":")
+    value = value.partition(" #")[0].strip()
+    return bool(colon) and is_secret(name.strip("\"' ")) and (not value or value[0] in "|>&")

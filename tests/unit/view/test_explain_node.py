@@ -1,0 +1,128 @@
+"""A node explained over REST: what is on it, what waits, whether anything goes there; ids of any shape; 404."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from builders import nodes
+from muster_gateway.view_client import ViewClient, path_of
+from muster_scheduler.core.commands import AskItem, NodeAction, UpdateAllocations
+from muster_scheduler.view import explain_node
+from muster_scheduler.view.explain import halt_of
+from unit.view.recorded import Bench, client_of
+
+E = "/ws/v1/explain"
+
+
+async def get(http: httpx.AsyncClient, path: str, status: int = 200) -> Any:
+    answer = await http.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def test_a_node_with_work_and_with_asks_that_wait(bench: Bench) -> None:
+    rm = bench.rm()
+    cluster = rm.cluster
+    cluster.node("n1", vcore=3, memory=100)
+    for app, queue in (("x", "root.a"), ("y", "root.b")):
+        cluster.app(app, queue)
+    cluster.ask("x", "runs", vcore=2, memory=10)
+    for key in ("k1", "k2"):
+        cluster.ask("y", key, vcore=2)
+    cluster.ask("y", "k3", memory=91)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as http:
+        found = await get(http, f"{E}/node/n1")
+    assert found["partition"] == "default"
+    assert (found["schedulable"], found["ready"]) == (True, True)
+    assert found["capacity"] == {"vcore": 3, "memory": 100}
+    assert found["available"] == {"vcore": 1, "memory": 90}
+    assert found["waiting"] == {
+        "asks": 3, "fit": 0, "reasons": {}, "elsewhere": 0,
+        "lacking": [{"resourceType": "memory", "asks": 1}, {"resourceType": "vcore", "asks": 2}],
+    }  # fmt: skip
+    (runs,) = found["allocations"]
+    assert (runs["applicationID"], runs["allocationKey"], runs["told"]) == ("x", "runs", "")
+    assert found["message"] == (
+        "It has 1 allocation. Of 3 asks that wait it has room for none; for 1 it has too little memory, "
+        "for 2 it has too little vcore."
+    )
+
+
+async def test_what_has_room_and_waits_all_the_same_says_for_what(bench: Bench) -> None:
+    rm = bench.rm()
+    cluster = rm.cluster
+    cluster.node("n1", vcore=100_000)
+    cluster.app("x", "root.a")  # max: 4 vcores
+    for number in range(6):
+        cluster.ask("x", f"k{number}", vcore=1_000)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as http:
+        found = await get(http, f"{E}/node/n1")
+        assert found["waiting"]["fit"] == 2
+        assert found["waiting"]["reasons"] == {"QUEUE_MAX": 2}
+        rm.info.held, rm.info.held_reason = True, "new racks"
+        await bench.write(rm)
+        found = await get(http, f"{E}/node/n1")
+    assert found["waiting"]["reasons"] == {"RM_HELD": 2}
+    assert found["message"].startswith("An operator paused the resource manager (new racks); nothing is decided")
+
+
+async def test_drained_and_not_ready_and_full(bench: Bench) -> None:
+    rm = bench.rm()
+    cluster = rm.cluster
+    cluster.node("n1", vcore=1)
+    cluster.app("y", "root.b")
+    cluster.ask("y", "k", vcore=1)
+    cluster.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
+    cluster.partition.nodes["n1"].attributes["ready"] = "false"
+    found = _of(rm, "n1")
+    assert (found["schedulable"], found["ready"]) == (False, False)
+    assert found["message"] == (
+        "It is drained: nothing new goes there but what can run on no other node. It has 1 allocation. "
+        "No vcore is free. Nothing waits in its partition."
+    )
+    cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n1": None}))
+    assert _of(rm, "n1")["message"].startswith("It is not ready: nothing new goes there.")
+
+
+def test_what_is_not_the_schedulers_is_apart(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=4)
+    rm.do(UpdateAllocations([AskItem("f1", "", "default", {"vcore": 1}, tags={"foreign": "static"}, node_id="n1")]))
+    found = _of(rm, "n1")
+    assert [each["allocationKey"] for each in found["foreign"]] == ["f1"]
+    assert found["allocations"] == []
+    assert found["occupied"] == {"vcore": 1}
+    assert "Nothing is allocated on it, and 1 that is not the scheduler's." in found["message"]
+
+
+@pytest.mark.parametrize("node_id", ["a/b", "100%", "n ü", "..", "%2F", "a?b#c"])
+async def test_ids_of_any_shape(bench: Bench, node_id: str) -> None:
+    rm = bench.rm()
+    rm.cluster.node(node_id, vcore=4)
+    await bench.write(rm)
+    async with bench.view() as view:
+        answer = await ViewClient(view.asgi, 10, 100_000).get(path_of("explain", "node", node_id), "rm1")
+    assert answer.status == 200, answer.body
+    assert json.loads(answer.body)["node"] == node_id
+
+
+async def test_what_is_not_there_is_not_found(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=4)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as http:
+        assert (await get(http, f"{E}/node/n2", 404))["message"] == "Node not found"
+        assert (await get(http, f"{E}/node/n1?partition=other", 404))["message"] == "Partition not found"
+        assert (await get(http, f"{E}/node/n1?rm=other", 404))["message"] == "Resource manager not found: 'other'"
+
+
+def _of(rm: Any, node_id: str) -> dict[str, Any]:
+    partition = rm.cluster.partition
+    pieces = explain_node.explained(partition, partition.nodes[node_id], halt=halt_of(rm.info))
+    found: dict[str, Any] = json.loads(b"".join(pieces))
+    return found

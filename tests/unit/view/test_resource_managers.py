@@ -1,0 +1,105 @@
+"""Resource managers over REST: what they registered with, without secrets, and whether anything is decided for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_scheduler.view.secrets import MASK, is_secret, masked, masked_yaml
+from unit.view.recorded import Bench, client_of
+
+RMS = "/ws/v1/resource-managers"
+CONFIG = "/ws/v1/resource-manager/configuration"
+
+
+async def get(http: httpx.AsyncClient, path: str, status: int = 200) -> Any:
+    answer = await http.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def test_each_with_what_it_registered_with(bench: Bench) -> None:
+    first, second = bench.rm("rm1"), bench.rm("rm2")
+    first.info.version, first.info.policy_group = "0.9", "queues"
+    first.info.extra_config = {"log.level": "DEBUG", "db.password": "hunter2", "apiKey": "hunter3"}
+    first.info.held, first.info.held_reason = True, "new racks"
+    first.info.instance_uuid = "uuid-1"
+    first.info.callbacks = pb.CallbackStream(connected=True, predicates=True, events=True, epoch=3)
+    first.info.callbacks_since_ns = 7
+    await bench.write(first, second)
+    async with bench.view() as view, client_of(view) as http:
+        found = await get(http, RMS)
+        assert [each["rmID"] for each in found] == ["rm1", "rm2"]
+        assert await get(http, f"{RMS}?rm=rm1") == found[:1]
+        await get(http, f"{RMS}?rm=rm3", 404)
+    registered = first.info.registered_ns
+    assert found[0] == {
+        "rmID": "rm1", "life": "RUNNING", "held": True, "heldReason": "new racks",
+        "version": "0.9", "policyGroup": "queues", "buildInfo": {"buildVersion": "1.0"},
+        "extraConfig": {"log.level": "DEBUG", "db.password": MASK, "apiKey": MASK},
+        "generation": found[0]["generation"],
+        "registered": registered, "registrations": 1, "instanceUUID": "uuid-1",
+        "callbacksConnected": True, "callbacksSince": 7, "callbacks": ["predicates", "events"],
+    }  # fmt: skip
+    assert (found[1]["held"], found[1]["callbacksConnected"], found[1]["callbacks"]) == (False, False, [])
+
+
+async def test_what_a_stream_that_is_gone_wanted_is_not_wanted(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.info.callbacks = pb.CallbackStream(connected=False, predicates=True, epoch=3)
+    rm.info.callbacks_since_ns = 9
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as http:
+        (found,) = await get(http, RMS)
+    assert (found["callbacksConnected"], found["callbacksSince"], found["callbacks"]) == (False, 9, [])
+
+
+async def test_the_configuration_as_text(bench: Bench) -> None:
+    rm = bench.rm(queues="{name: root, submitacl: '*', properties: {my.token: hunter2, priority.offset: '2'}}")
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as http:
+        found = await get(http, CONFIG)
+    assert found["rmID"] == "rm1"
+    assert found["config"].startswith("partitions: [{name: default")
+    assert "hunter2" not in found["config"]
+    assert f"{{my.token: {MASK}, priority.offset: '2'}}" in found["config"]
+
+
+async def test_nobody_registered(bench: Bench) -> None:
+    async with bench.view() as view, client_of(view) as http:
+        assert await get(http, RMS) == []
+        await get(http, CONFIG, 404)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "DB_PASSWORD", "db.passwd", "adminPwd", "token", "oauth-tokens", "clientSecret", "key", "tls.key",
+     "apiKey", "API_KEY", "api-key", "ssh-private-key", "credentials", "keyPassphrase"],
+)  # fmt: skip
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+    assert masked({name: "hunter2", "none." + name: ""}) == {name: MASK, "none." + name: ""}
+
+
+@pytest.mark.parametrize("name", ["log.level", "queue", "keyboard", "monkey.name", "service.bypassWarnings", "pw", ""])
+def test_names_of_no_secrets(name: str) -> None:
+    assert masked({name: "shown"}) == {name: "shown"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a: 1\npassword: x y # z\nb: 2\n", f"a: 1\npassword: {MASK}\nb: 2\n"),
+        ("{name: a, token: x, max: 1}", f"{{name: a, token: {MASK}, max: 1}}"),
+        ("- secret: 'x, y'\n  name: a\n", f"- secret: {MASK}\n  name: a\n"),
+        ("secret: |\n  x\n\n  y\nname: a\n", f"secret: |\n  {MASK}\n\n  {MASK}\nname: a\n"),
+        ("tokens:\n  - x\n  - y\nname: a\n", f"tokens:\n  {MASK}\n  {MASK}\nname: a\n"),
+        ('"api.key": "x"\n', f'"api.key": {MASK}\n'),
+        ("name: tokens\nqueues: []\n", "name: tokens\nqueues: []\n"),
+        ("", ""),
+    ],
+)
+def test_a_text_shows_everything_but_secrets(text: str, shown: str) -> None:
+    assert masked_yaml(text) == shown

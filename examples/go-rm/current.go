@@ -36,21 +36,15 @@ func askedFirst(rm *resourceManager, connection *grpc.ClientConn) error {
 		return fmt.Errorf("callbacks: expected a welcome, got %v", first)
 	}
 	fmt.Println("callbacks open")
-	answered := make(chan error, 1)
-	go func() { answered <- answer(stream) }()
+	rm.callbacks = make(chan error, 1)
+	go func() { rm.callbacks <- answer(stream) }()
 
 	for _, nodeID := range []string{"node-1", "node-2"} {
 		if err := rm.addNode(nodeID); err != nil {
 			return fmt.Errorf("node: %w", err)
 		}
 	}
-	if err := rm.oneTask(); err != nil {
-		return err
-	}
-	if err := stream.CloseSend(); err != nil {
-		return err
-	}
-	return <-answered
+	return rm.oneTask()
 }
 
 // answer says to each question whether the ask may go to the node, until the stream is over.

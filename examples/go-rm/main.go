@@ -94,7 +94,10 @@ func run(
 	if err := play(rm); err != nil {
 		return err
 	}
-	return leave(ctx, scheduler, rmID)
+	if err := leave(ctx, scheduler, rmID); err != nil {
+		return err
+	}
+	return rm.over()
 }
 
 // leave says on a stream of its own that the RM is gone for good; the scheduler then ends every stream.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 
 	"example/go-rm/si"
 )
@@ -14,6 +16,7 @@ type resourceManager struct {
 	nodes        si.Scheduler_UpdateNodeClient
 	applications si.Scheduler_UpdateApplicationClient
 	allocations  si.Scheduler_UpdateAllocationClient
+	callbacks    chan error // nil: not open; else how that stream ended
 }
 
 // addNode creates a node. What runs on it already is given with it in the previous generation only.
@@ -140,6 +143,28 @@ func (rm *resourceManager) release(ended *si.Allocation) error {
 		}
 		return len(answer.Released) > 0
 	})
+}
+
+// over waits until the scheduler has ended every stream, as it does when an RM has left.
+func (rm *resourceManager) over() error {
+	ends := []func() error{
+		func() error { _, err := rm.nodes.Recv(); return err },
+		func() error { _, err := rm.applications.Recv(); return err },
+		func() error { _, err := rm.allocations.Recv(); return err },
+	}
+	for _, next := range ends {
+		err := next()
+		for err == nil { // what was said before
+			err = next()
+		}
+		if !errors.Is(err, io.EOF) {
+			return fmt.Errorf("expected the end of a stream: %w", err)
+		}
+	}
+	if rm.callbacks != nil {
+		return <-rm.callbacks
+	}
+	return nil
 }
 
 func resource(quantities map[string]int64) *si.Resource {

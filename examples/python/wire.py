@@ -40,14 +40,16 @@ class Stream:
         self._said.put(message)
 
     def hear(self, field: str, **expected: Any) -> Any:
-        """The next item of a response, printed. Raises Unexpected when it is another one, or the stream is over.
+        """The next item of a response, printed. Raises Unexpected when it is another one, or none comes.
 
         :param field: of the response: new, released, accepted ...
         :param expected: what the item's own fields must be.
         """
-        heard, item = next(self._items, ("the end", None))
-        if item is None:
-            raise Unexpected(f"{self.name}: expected {field} {expected}, heard {heard}")
+        try:
+            heard, item = next(self._items)
+        except (StopIteration, grpc.RpcError) as error:
+            end = f"{error.code().name} {error.details()}" if isinstance(error, grpc.RpcError) else "the end"
+            raise Unexpected(f"{self.name}: expected {field} {expected}, heard nothing: {end}") from error
         print(f"   {self.name:<11} {heard}: {_in_a_line(item)}", flush=True)
         wrong = {name: getattr(item, name) for name, value in expected.items() if getattr(item, name, None) != value}
         if heard != field or wrong:

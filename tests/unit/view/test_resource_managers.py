@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_scheduler.view.secrets import MASK, is_secret, masked, masked_yaml
+from muster_service.secrets import MASK, is_secret, masked, masked_json, masked_yaml
 from unit.view.recorded import Bench, client_of
 
 RMS = "/ws/v1/resource-managers"
@@ -103,3 +103,11 @@ def test_names_of_no_secrets(name: str) -> None:
 )
 def test_a_text_shows_everything_but_secrets(text: str, shown: str) -> None:
     assert masked_yaml(text) == shown
+
+
+def test_the_dump_of_somebody_else_shows_everything_but_secrets() -> None:
+    dump = {"allocationKey": "a", "cache": [{"token": "hunter2", "tokens": 3, "deep": {"dbPassword": "hunter3"}}]}
+    assert masked_json(dump) == {
+        "allocationKey": "a",
+        "cache": [{"token": MASK, "tokens": 3, "deep": {"dbPassword": MASK}}],
+    }

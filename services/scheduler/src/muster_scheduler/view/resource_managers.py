@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from msgspec import Struct, field
+from muster_service.secrets import masked, masked_yaml
 
 from muster_scheduler.follower import RmInfo
-from muster_scheduler.view.secrets import masked, masked_yaml
 
 
 class ResourceManagerDao(Struct, kw_only=True, rename="camel"):

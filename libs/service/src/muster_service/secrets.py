@@ -1,16 +1,14 @@
-"""Secrets in what an RM registered with: an extra configuration is free text, and people put passwords there."""
+"""Secrets in what others say of themselves: an extra configuration is free text, and people put passwords there."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
-MASK = "******"
-# Parts of a name, between its dots, dashes, underscores and humps.
-_SECRET = re.compile(
-    r"password|passwd|pwd|passphrase|secret|token|credential|(?:^|[._/-])key$|(?:api|access|private|signing|encryption)[._-]?key",
-    re.IGNORECASE,
-)
+MASK = "***"
+_WORD = re.compile(r"password|passwd|pwd|passphrase|secret|token|credential", re.IGNORECASE)
+_KEY = re.compile(r"(?:^|[._/-])keys?$|(?:api|access|private|signing|encryption)[._-]?key", re.IGNORECASE)
 _HUMP_KEY = re.compile(r"[a-z0-9]Keys?$")
 # A line of YAML whose key is such a name: in block style, or within braces.
 _YAML = re.compile(
@@ -20,12 +18,25 @@ _YAML = re.compile(
 
 def is_secret(name: str) -> bool:
     """Whether what has this name is not to be shown."""
-    return _SECRET.search(name) is not None or _HUMP_KEY.search(name) is not None
+    return any(pattern.search(name) is not None for pattern in (_WORD, _KEY, _HUMP_KEY))
 
 
 def masked(values: Mapping[str, str]) -> dict[str, str]:
     """The same with each secret's value masked."""
     return {name: MASK if value and is_secret(name) else value for name, value in values.items()}
+
+
+def masked_json(value: Any) -> Any:
+    """What somebody else's JSON says, the texts of its secrets masked.
+
+    (There ``allocationKey`` is no secret: only the words are looked for.)
+    """
+    if isinstance(value, dict):
+        return {
+            name: MASK if isinstance(each, str) and each and _WORD.search(name) is not None else masked_json(each)
+            for name, each in value.items()
+        }
+    return [masked_json(each) for each in value] if isinstance(value, list) else value
 
 
 def masked_yaml(text: str) -> str:

@@ -1,0 +1,364 @@
+"""An operator's commands: paused over restarts and registrations, drained without a word, looked at and not applied,
+asked for its own dump; always answered, and nobody else's business."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from muster_bus.log import Record
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core import invariants
+from muster_scheduler.follower import StateFolder
+from muster_scheduler.service.admin_commands import DUMP_BYTES_MAX, DUMP_WAITS_NS, DUMPS_WAITING_MAX, NO_CALLBACK
+from unit.scheduler_service import rig as make
+from unit.scheduler_service.rig import CONFIG, RM, Rig
+
+OK, NOT_FOUND, NOT_POSSIBLE = pb.AdminResult.OK, pb.AdminResult.NOT_FOUND, pb.AdminResult.NOT_POSSIBLE
+
+
+class AdminRig(Rig):
+    """The same, with the answers to commands, and with what goes to callback streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[pb.AdminResult] = []
+        self.asked: list[callbacks_pb2.ToResourceManager] = []
+
+    def _take_response(self, envelope: pb.ResponseEnvelope) -> None:
+        if envelope.HasField("admin"):
+            assert envelope.sequence == 0
+            self.results.append(envelope.admin)
+        elif envelope.stream == pb.STREAM_CALLBACK:
+            message = callbacks_pb2.ToResourceManager.FromString(envelope.response)
+            assert message.response_sequence == envelope.sequence
+            self.asked.append(message)
+            self.responses.append((envelope.sequence, si.NodeResponse()))  # it has its place in the one order
+        else:
+            super()._take_response(envelope)
+
+    def command(self, request_id: str = "r", rm_id: str = RM, **command: object) -> pb.AdminResult:
+        """Sends it, and gives its answer."""
+        self.say(request_id, rm_id, **command)
+        return self.results[-1]
+
+    def say(self, request_id: str = "r", rm_id: str = RM, **command: object) -> None:
+        envelope = pb.RequestEnvelope(rm_id=rm_id, request_id=request_id, admin=pb.AdminCommand(**command))  # type: ignore[arg-type]
+        self.send(envelope.SerializeToString(), rm_id=rm_id)
+
+    def callbacks(self, rm_id: str = RM, **note: object) -> None:
+        envelope = pb.RequestEnvelope(rm_id=rm_id, callback_stream=pb.CallbackStream(**note))  # type: ignore[arg-type]
+        self.send(envelope.SerializeToString(), rm_id=rm_id)
+
+    def answer_dump(self, *answers: callbacks_pb2.StateDumpAnswer, rm_id: str = RM) -> None:
+        message = callbacks_pb2.FromResourceManager(state_dumps=answers)
+        envelope = pb.RequestEnvelope(rm_id=rm_id, callback_answers=message.SerializeToString())
+        self.send(envelope.SerializeToString(), rm_id=rm_id)
+
+
+@pytest.fixture
+def rig() -> AdminRig:
+    rig = AdminRig()
+    assert rig.register().accepted
+    rig.send(make.node("n", vcore=10_000), make.application("x", "root.c"))
+    return rig
+
+
+def drain(node_id: str = "n", partition: str = "", *, schedulable: bool = False) -> pb.AdminCommand.DrainNode:
+    return pb.AdminCommand.DrainNode(partition=partition, node_id=node_id, schedulable=schedulable)
+
+
+def ask(rig: Rig, key: str, rm_id: str = RM) -> None:
+    rig.send(make.asks(make.allocation("x", key, vcore=1000)), rm_id=rm_id)
+
+
+# ---- pause and resume -----------------------------------------------------------------------------------------------
+
+
+def test_paused_takes_what_is_said_and_decides_nothing_until_resumed(rig: AdminRig) -> None:
+    ask(rig, "k1")
+    assert rig.command(pause="new racks") == pb.AdminResult(request_id="r", changed=True)
+    ask(rig, "k2")
+    rig.send(make.node("n2", vcore=1000), make.application("y", "root.c"))
+    rig.wait(5)
+    assert rig.keys("new") == ["k1"]
+    assert [each.nodeID for each in rig.of("accepted") if isinstance(each, si.AcceptedNode)] == ["n", "n2"]
+    assert rig.command(pause="other words") == pb.AdminResult(request_id="r")
+    assert rig.machine.rms[RM].info.held_reason == "new racks"
+    rig.send(make.release("x", "k1"))
+    assert rig.command(resume=True).changed
+    assert rig.keys("new") == ["k1", "k2"]
+    assert not rig.command(resume=True).changed
+    rig.check_counters()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pause_survives_the_machine(rig: AdminRig, seed: int) -> None:
+    rig.command(pause="new racks")
+    ask(rig, "k")
+    rig.rebuild(random.Random(seed))
+    rig.settle()
+    assert (rig.machine.rms[RM].info.held, rig.machine.rms[RM].info.held_reason) == (True, "new racks")
+    ask(rig, "k2")
+    assert rig.keys("new") == []
+    assert rig.command(resume=True).changed
+    assert sorted(rig.keys("new")) == ["k", "k2"]
+    rig.rebuild()
+    assert not rig.machine.rms[RM].info.held
+
+
+def test_a_pause_survives_the_rm_which_cannot_lift_it(rig: AdminRig) -> None:
+    rig.command(pause="crash loop")
+    assert rig.register().accepted
+    rig.send(make.node("n", vcore=10_000), make.application("x", "root.c"))
+    ask(rig, "k")
+    rig.rebuild()
+    rig.settle()
+    assert rig.keys("new") == []
+    assert rig.machine.rms[RM].info.held_reason == "crash loop"
+    rig.command(resume=True)
+    assert rig.keys("new") == ["k"]
+
+
+def test_what_it_reports_as_running_is_taken_while_paused(rig: AdminRig) -> None:
+    rig.command(pause="")
+    rig.send(make.asks(make.allocation("x", "runs", "n", vcore=1000)))
+    assert rig.keys("new") == ["runs"]
+
+
+def test_stopped_and_paused_both_must_end(rig: AdminRig) -> None:
+    rig.command(pause="")
+    ask(rig, "k")
+    rig.send(make.life(pb.RmLifecycle.STOPPED))
+    rig.command(resume=True)
+    assert rig.keys("new") == []
+    rig.command(pause="")
+    rig.send(make.life(pb.RmLifecycle.RUNNING))
+    assert rig.keys("new") == []
+    rig.command(resume=True)
+    assert rig.keys("new") == ["k"]
+
+
+def test_another_rm_notices_nothing(rig: AdminRig) -> None:
+    rig.register(rm_id="rm-2")
+    for body in (make.node("n", vcore=10_000), make.application("x", "root.c")):
+        body.rmID = "rm-2"
+        rig.send(body, rm_id="rm-2")
+    rig.command(pause="", rm_id=RM)
+    ask(rig, "k", rm_id="rm-2")
+    assert rig.keys("new") == ["k"]
+
+
+def test_a_follower_sees_it(rig: AdminRig) -> None:
+    rig.command(pause="new racks")
+    folder = StateFolder()
+    folder.settle()
+    for offset, record in enumerate(rig.written):
+        if record.topic == rig.topics.state:
+            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+    info = folder.rms[RM].info
+    assert (info.held, info.held_reason) == (True, "new racks")
+
+
+# ---- drain ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_node_keeps_what_it_has_and_gets_nothing(rig: AdminRig) -> None:
+    ask(rig, "k1")
+    heard = len(rig.responses)
+    assert rig.command(drain_node=drain()) == pb.AdminResult(request_id="r", changed=True, allocations=1)
+    assert len(rig.responses) == heard, "the RM did not ask, and gets no answer"
+    assert [each.eventChangeDetail for _, each in rig.events][-1] == si.EventRecord.NODE_SCHEDULABLE
+    ask(rig, "k2")
+    assert rig.keys("new") == ["k1"]
+    assert rig.command(drain_node=drain()) == pb.AdminResult(request_id="r", allocations=1)
+    rig.rebuild()
+    assert rig.command(drain_node=drain(partition="default", schedulable=True)).changed
+    assert rig.keys("new") == ["k1", "k2"]
+    assert not rig.command(drain_node=drain(schedulable=True)).changed
+    rig.check_counters()
+
+
+def test_only_the_answer_to_the_operator_is_taken_away(rig: AdminRig) -> None:
+    """In one batch with what the RM asked itself: that is answered."""
+    bodies = [
+        make.envelope(make.node("n2", vcore=1000)),
+        pb.RequestEnvelope(rm_id=RM, request_id="r", admin=pb.AdminCommand(drain_node=drain("n2"))),
+        make.envelope(make.node("n2", vcore=1000)),
+    ]
+    rig.send(*(body.SerializeToString() for body in bodies))
+    assert rig.results[-1].changed
+    assert [each.nodeID for each in rig.of("accepted") if isinstance(each, si.AcceptedNode)] == ["n", "n2"]
+    assert [each.nodeID for each in rig.of("rejected")] == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (drain("m"), "node 'm' does not exist in partition default"),
+        (drain("n", "gpu"), "partition 'gpu' does not exist"),
+        (drain("", ""), "node '' does not exist"),
+        (drain("x" * 1000), "does not exist"),
+    ],
+)
+def test_no_such_node(rig: AdminRig, wanted: pb.AdminCommand.DrainNode, said: str) -> None:
+    before = dict(rig.state)
+    result = rig.command(drain_node=wanted)
+    assert result.code == NOT_FOUND
+    assert said in result.message
+    assert len(result.message) < 400
+    assert rig.state == before
+
+
+# ---- validate -------------------------------------------------------------------------------------------------------
+
+
+def update(config: str, **extra: str) -> bytes:
+    return si.UpdateConfigurationRequest(rmID=RM, config=config, extraConfig=extra).SerializeToString()
+
+
+CHANGED = CONFIG.replace("maxapplications: 2", "maxapplications: 3")
+
+
+def test_a_validated_configuration_is_answered_as_an_update_and_not_applied(rig: AdminRig) -> None:
+    before, written = dict(rig.state), len(rig.written)
+    result = rig.command(validate=update(CHANGED, **{"log.level": "DEBUG"}))
+    assert (result.code, result.accepted, list(result.problems)) == (OK, True, [])
+    assert list(result.changes) == ["[default] root.a maxapplications: 2 -> 3"]
+    assert rig.state == before
+    assert len(rig.written) == written + 1, "the answer, and nothing else"
+    assert rig.machine.rms[RM].info.config == CONFIG
+    assert "log.level" not in rig.machine.rms[RM].info.extra_config
+    rig.send(si.UpdateConfigurationRequest(rmID=RM, config=CHANGED))
+    applied = rig.registrations[-1]
+    assert (applied.accepted, list(applied.changes)) == (True, list(result.changes))
+    assert list(rig.command(validate=update(CHANGED)).changes) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "partitions: [",
+        CONFIG.replace("vcore: 12", "vcore: twelve"),
+        CONFIG.replace("name: default", "name: other"),
+        CONFIG.replace("- {name: c}", "- {name: c, queues: [{name: d}]}"),
+        CONFIG.replace("- name: default\n", "- name: default\n    usergroupresolver: {type: ldap}\n"),
+    ],
+)
+def test_what_an_update_would_refuse_validation_refuses_in_the_same_words(rig: AdminRig, config: str) -> None:
+    result = rig.command(validate=update(config))
+    rig.send(si.UpdateConfigurationRequest(rmID=RM, config=config))
+    applied = rig.registrations[-1]
+    assert not applied.accepted
+    assert not result.accepted
+    assert list(result.problems) == list(applied.problems)
+    assert any(each.severity == pb.ConfigProblem.ERROR for each in result.problems)
+    assert list(result.changes) == []
+
+
+# ---- the RM's own dump ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_callback_stream_that_dumps_there_is_none(rig: AdminRig) -> None:
+    assert rig.command(dump_rm_state=True) == pb.AdminResult(request_id="r", code=NOT_POSSIBLE, message=NO_CALLBACK)
+    rig.callbacks(connected=True, predicates=True, epoch=1)
+    assert rig.command(dump_rm_state=True).message == NO_CALLBACK
+    assert rig.asked == []
+
+
+def test_the_rm_is_asked_and_its_answer_is_the_operators(rig: AdminRig) -> None:
+    rig.callbacks(connected=True, state_dump=True, epoch=1)
+    rig.say("gateway/1", dump_rm_state=True)
+    rig.say("gateway/2", dump_rm_state=True)
+    assert rig.results == []
+    assert [each.id for message in rig.asked for each in message.state_dumps] == ["gateway/1", "gateway/2"]
+    answer = callbacks_pb2.StateDumpAnswer
+    rig.answer_dump(answer(id="gateway/2", json='{"a":1}'), answer(id="nobody's", json="{}"))
+    rig.answer_dump(answer(id="gateway/1", error="not now"))
+    rig.answer_dump(answer(id="gateway/1", json="{}"), answer(id="gateway/2", json="{}"))
+    assert rig.results == [
+        pb.AdminResult(request_id="gateway/2", json='{"a":1}'),
+        pb.AdminResult(request_id="gateway/1", code=NOT_POSSIBLE, message="the resource manager says: not now"),
+    ]
+    ask(rig, "k")
+    rig.rebuild()
+    ask(rig, "k2")
+    rig.check_counters()
+
+
+def test_the_number_of_a_question_survives_the_machine(rig: AdminRig) -> None:
+    rig.callbacks(connected=True, state_dump=True, epoch=1)
+    rig.say("a", dump_rm_state=True)
+    rig.rebuild()
+    ask(rig, "k")
+    rig.check_counters()
+
+
+def test_another_rms_answer_is_not_taken(rig: AdminRig) -> None:
+    rig.register(rm_id="rm-2")
+    rig.callbacks(connected=True, state_dump=True, epoch=1)
+    rig.say("a", dump_rm_state=True)
+    rig.answer_dump(callbacks_pb2.StateDumpAnswer(id="a", json="{}"), rm_id="rm-2")
+    assert rig.results == []
+
+
+def test_too_large_an_answer_is_none(rig: AdminRig) -> None:
+    rig.callbacks(connected=True, state_dump=True, epoch=1)
+    rig.say("a", dump_rm_state=True)
+    rig.answer_dump(callbacks_pb2.StateDumpAnswer(id="a", json='"' + "ü" * (DUMP_BYTES_MAX // 2) + '"'))
+    assert rig.results[-1].code == NOT_POSSIBLE
+    assert "524,290 bytes, expected at most 524,288" in rig.results[-1].message
+
+
+def test_a_stream_that_ends_is_said_to_those_who_wait(rig: AdminRig) -> None:
+    rig.callbacks(connected=True, state_dump=True, epoch=1)
+    rig.say("a", dump_rm_state=True)
+    rig.callbacks(connected=False, epoch=2)
+    assert (rig.results[-1].request_id, rig.results[-1].code) == ("a", NOT_POSSIBLE)
+    assert "ended before it answered" in rig.results[-1].message
+    rig.callbacks(connected=True, state_dump=True, epoch=3)
+    rig.say("b", dump_rm_state=True)
+    rig.register()
+    assert (rig.results[-1].request_id, rig.results[-1].code) == ("b", NOT_POSSIBLE)
+    assert rig.machine._admin._dumps == {}
+
+
+def test_an_rm_that_never_answers_leaks_nothing(rig: AdminRig) -> None:
+    rig.callbacks(connected=True, state_dump=True, epoch=1)
+    for number in range(DUMPS_WAITING_MAX):
+        rig.say(f"r{number}", dump_rm_state=True)
+    assert rig.results == []
+    refused = rig.command("over", dump_rm_state=True)
+    assert refused.code == NOT_POSSIBLE
+    assert "8 dumps of the resource manager are waited for already" in refused.message
+    for round_ in range(50):
+        rig.now_ns += DUMP_WAITS_NS
+        rig.say(f"later{round_}", dump_rm_state=True)
+    assert len(rig.asked) == DUMPS_WAITING_MAX + 50
+    assert sum(map(len, rig.machine._admin._dumps.values())) == 1
+
+
+# ---- what nobody knows ----------------------------------------------------------------------------------------------
+
+
+def test_a_command_of_a_later_version_is_answered(rig: AdminRig) -> None:
+    before = dict(rig.state)
+    result = rig.command()
+    assert result.code == NOT_POSSIBLE
+    assert "does not know the command" in result.message
+    assert rig.state == before
+
+
+def test_unreadable_commands_and_unknown_rms_are_dead_letters(rig: AdminRig) -> None:
+    before = dict(rig.state)
+    rig.say(validate=b"\xff\xff")
+    rig.say(rm_id="nobody", pause="")
+    assert [why for _, why in rig.dead] == [
+        "not a RequestEnvelope with an SI request in it",
+        "RM 'nobody' is not registered",
+    ]
+    assert rig.results == []
+    assert rig.state == before
+    invariants.check(rig.core)

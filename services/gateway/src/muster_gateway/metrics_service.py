@@ -1,0 +1,160 @@
+"""muster.v1.Metrics on grpc.aio: the state in figures, once or again and again (proto/muster/v1/metrics.proto).
+
+The view has the figures; this gateway asks it and adds its own process. All who watch the same with the same interval
+come at the same moments, so that one question to the view serves them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sized
+from typing import Any
+
+import grpc
+from muster_bus.clock import Clock
+from muster_service.process import process_figures
+
+from muster_gateway import metrics
+from muster_gateway.errors import GatewayStopping, InvalidRequest, NotThere, OverLimit, ViewSilent
+from muster_gateway.metrics_codec import Encoder, MetricsQuery, decode_request, decode_watch
+from muster_gateway.servicer import refuse
+from muster_gateway.settings import GatewaySettings
+from muster_gateway.shared_snapshots import SharedSnapshots
+from muster_gateway.view_client import ViewAnswer, ViewClient, path_of
+
+SERVICE = "muster.v1.Metrics"
+
+_SNAPSHOT = path_of("metrics", "snapshot")
+# A watcher's first snapshot may be one that another has just got.
+_NEW_ENOUGH_S = 0.1
+_OK = 200
+
+
+class MetricsServicer:
+    """The methods of muster.v1.Metrics.
+
+    :param streams: the open streams of this gateway, for its figures.
+    """
+
+    def __init__(self, settings: GatewaySettings, clock: Clock, view: ViewClient, streams: Sized) -> None:
+        self._settings, self._clock, self._view, self._streams = settings, clock, view, streams
+        self._shared = SharedSnapshots(self.snapshot, clock)
+        self._watchers = 0
+        self._stopping = asyncio.Event()
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Generic handlers without serialisers."""
+        methods: dict[str, Any] = {
+            "Get": grpc.unary_unary_rpc_method_handler(self._get),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def stop(self) -> None:
+        """Refuses new calls and ends the watchers, each as soon as its reader has taken what it was given."""
+        self._stopping.set()
+        await self._shared.close()
+
+    async def snapshot(self, query: MetricsQuery) -> bytes:
+        """A MetricsSnapshot, now. Raises InvalidRequest, NotThere, ViewSilent."""
+        with metrics.snapshot_seconds.time():
+            answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters())
+            _check(answer)
+            encoder = Encoder(answer.body, process_figures(), len(self._streams))
+            for _ in encoder.steps():
+                await asyncio.sleep(0)
+            return encoder.message()
+
+    # ---- calls -----------------------------------------------------------------------------------------------------
+
+    async def _get(self, raw: bytes, context: Any) -> bytes:
+        try:
+            self._check_open()
+            made = await self.snapshot(decode_request(raw, self._settings.limits))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            await refuse(context, error, _ended("Get"))
+        metrics.metrics_calls.labels("Get", "OK").inc()
+        return made
+
+    async def _watch(self, raw: bytes, context: Any) -> None:
+        try:
+            self._check_open()
+            query, interval_s = decode_watch(raw, self._settings.limits)
+            with self._place():
+                async for made in self._snapshots(query, interval_s):
+                    await context.write(made)
+                    metrics.snapshots_watched.inc()
+        except asyncio.CancelledError:
+            metrics.metrics_calls.labels("Watch", "CANCELLED").inc()
+            raise
+        except Exception as error:
+            await refuse(context, error, _ended("Watch"))
+
+    async def _snapshots(self, query: MetricsQuery, interval_s: float) -> AsyncIterator[bytes]:
+        """One at once, then one at each multiple of the interval; those that the reader was too slow for are left out.
+
+        A view that needs long for an answer is given as long to rest. Raises GatewayStopping at the end, and what
+        :meth:`snapshot` raises.
+        """
+        with self._shared.watching(query):
+            due_s = self._clock.monotonic() - _NEW_ENOUGH_S
+            while True:
+                taken = await self._shared.get(query, due_s)
+                yield taken.made
+                now_s = self._clock.monotonic()
+                rested_s = taken.began_s + 2 * taken.took_s
+                due_s = _next(max(now_s, due_s, rested_s), interval_s)
+                await self._sleep(due_s - now_s)
+
+    async def _sleep(self, length_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(length_s):
+                await self._stopping.wait()
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._stopping.is_set():
+            raise GatewayStopping
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        """One of the places for watchers."""
+        limit = self._settings.max_metrics_watchers
+        if self._watchers >= limit:
+            raise OverLimit(f"{self._watchers} calls watch metrics here, expected at most {limit}: try another gateway")
+        self._watchers += 1
+        metrics.metrics_watchers.inc()
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+            metrics.metrics_watchers.dec()
+
+
+def _ended(method: str) -> Callable[[str], Any]:
+    return lambda status: metrics.metrics_calls.labels(method, status)
+
+
+def _next(after_s: float, interval_s: float) -> float:
+    """The first multiple of the interval behind a moment."""
+    return (after_s // interval_s + 1) * interval_s
+
+
+def _check(answer: ViewAnswer) -> None:
+    """The view's refusals in gRPC's words."""
+    if answer.status == _OK:
+        return
+    try:
+        message = str(json.loads(answer.body)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"the view answered with HTTP status {answer.status}"
+    match answer.status:
+        case 400:
+            raise InvalidRequest(message)
+        case 404:
+            raise NotThere(message)
+    raise ViewSilent(message)

@@ -29,6 +29,10 @@ class Metric(StrEnum):
     UNREADABLE_EVENTS = "muster_gateway_unreadable_events"
     INTERNAL_ERRORS = "muster_gateway_internal_errors"
     HTTP_FORWARDED = "muster_gateway_http_forwarded"
+    METRICS_CALLS = "muster_gateway_metrics_calls"
+    METRICS_WATCHERS = "muster_gateway_metrics_watchers"
+    SNAPSHOTS_WATCHED = "muster_gateway_metrics_snapshots_watched"
+    SNAPSHOT_SECONDS = "muster_gateway_metrics_snapshot_seconds"
 
 
 # A registration waits for one transaction of the scheduler: milliseconds embedded, up to the time-out of seconds.
@@ -61,3 +65,11 @@ events = Counter(Metric.EVENTS, "Events put on callback streams.")
 unreadable_events = Counter(Metric.UNREADABLE_EVENTS, "Records of the event log that did not decode.")
 internal_errors = Counter(Metric.INTERNAL_ERRORS, "Defects: exceptions that nobody expected.")
 http_forwarded = Counter(Metric.HTTP_FORWARDED, "HTTP requests passed on, by target and status.", ["target", "status"])
+metrics_calls = Counter(
+    Metric.METRICS_CALLS, "Calls of muster.v1.Metrics that ended, by gRPC status.", ["method", "status"]
+)
+metrics_watchers = Gauge(Metric.METRICS_WATCHERS, "Calls that watch metrics now.")
+snapshots_watched = Counter(Metric.SNAPSHOTS_WATCHED, "Snapshots written to those who watch.")
+snapshot_seconds = Histogram(
+    Metric.SNAPSHOT_SECONDS, "From the question to the view to the encoded snapshot.", buckets=_REGISTRATION_BUCKETS
+)

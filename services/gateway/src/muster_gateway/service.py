@@ -28,13 +28,14 @@ from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
 
-from muster_gateway import admin, callbacks, metrics
+from muster_gateway import admin, callbacks, metrics, metrics_service
 from muster_gateway.admin import AdminServicer
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
 from muster_gateway.http_front import HttpFront, HttpTarget, Target
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.questions import Questions
 from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
@@ -44,10 +45,13 @@ from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream import Parts, RmStream, StreamTable
+from muster_gateway.view_client import ViewClient
 
 log = structlog.get_logger(__name__)
 
 Ready = Callable[[], Awaitable[bool]]
+
+_SERVICES = (SERVICE, admin.SERVICE, callbacks.SERVICE, metrics_service.SERVICE)
 
 # Within one lease a gateway shows a sign of life this many times: two may get lost.
 _SWEEPS_PER_LEASE = 3
@@ -94,6 +98,7 @@ class Gateway:
         self._calls = StreamCalls(settings.max_streams)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None
+        self._metrics: MetricsServicer | None = None
         self._health = grpc_health_aio.HealthServicer()
         self._stack = AsyncExitStack()
         self._life = Life("gateway")
@@ -145,6 +150,8 @@ class Gateway:
         await self._set_health(serving=False)
         if self._admin is not None:
             self._admin.stopping = True
+        if self._metrics is not None:
+            await self._metrics.stop()
         await self._calls.stop()
         if self._server is not None:
             await self._server.stop(self.settings.stop_grace_s)
@@ -229,10 +236,13 @@ class Gateway:
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
         self._admin = AdminServicer(settings, self._clock, self._codec, life, questions)
         self._server = grpc.aio.server(options=_server_options(settings))
+        view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes)
+        self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
+        self._server.add_generic_rpc_handlers((self._metrics.handlers(),))
         add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, admin.SERVICE, callbacks.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
+        names = (*_SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         try:
             self.grpc_port = self._server.add_insecure_port(settings.grpc_address)
@@ -313,7 +323,7 @@ class Gateway:
     async def _set_health(self, *, serving: bool) -> None:
         metrics.ready.set(int(serving))
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", SERVICE, admin.SERVICE, callbacks.SERVICE):
+        for name in ("", *_SERVICES):
             await self._health.set(name, status)
 
 

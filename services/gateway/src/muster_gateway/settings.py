@@ -74,6 +74,7 @@ class GatewaySettings(BaseModel):
     max_streams: int = Field(
         4_000, ge=3, description="Open streams of this gateway (three for each RM, four with a callback stream)."
     )
+    max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at once.")
     max_registrations_waiting: int = Field(
         1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at once."
     )

@@ -1,0 +1,88 @@
+"""Every arrow of the seeds' lifecycle drawings, in both generations, through a whole Muster on either log.
+
+The arrows are in lifecycles/arrows.yaml, the scenarios beside them; lifecycles/README.md has their words.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from e2e.gang_rig import Muster, muster_here
+from scenario.lifecycles import draw
+from scenario.lifecycles.runner import SCENARIO_FILES, Arrow, Scenario, play, read_drawings, read_scenarios
+
+DRAWINGS = read_drawings()
+ARROWS = [arrow for drawing in DRAWINGS for arrow in drawing.arrows]
+SCENARIOS = [scenario for path in SCENARIO_FILES for scenario in read_scenarios(path)]
+CASTS = [
+    pytest.param(scenario, cast, id=f"{scenario}: {' and '.join(cast.values())}")
+    for scenario in SCENARIOS
+    for cast in scenario.casts
+]
+
+# Nothing is told twice and no time is lost by waiting for a sweep; the rest is as `muster up` has it.
+SETTINGS = ("gateway.resend_window_s=0", "gateway.lease_ttl_s=0.5", "log.partitions=2", "process.log_level=warning")
+EMBEDDED = pytest.param("embedded", marks=pytest.mark.xdist_group("lifecycles embedded"))
+KAFKA = pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.redis, pytest.mark.xdist_group("lifecycles kafka")])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[EMBEDDED, KAFKA])
+async def muster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Muster]:
+    """A whole Muster, on the embedded log and SQLite, or on Kafka and Redis; all scenarios share it."""
+    settings = list(SETTINGS)
+    if request.param == "kafka":
+        prefix = f"lifecycles-{uuid.uuid4().hex[:12]}"
+        settings += [
+            "log.backend=kafka",
+            f"log.kafka_bootstrap_servers={request.getfixturevalue('kafka_bootstrap')}",
+            f"log.topic_prefix={prefix}.",
+            f"gateway.sessions_url={request.getfixturevalue('redis_url')}",
+            f"gateway.sessions_prefix={prefix}:",
+        ]
+    async with muster_here(Path(tmp_path_factory.mktemp("muster")), settings) as it:
+        yield it
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(("scenario", "cast"), CASTS)
+async def test_scenario(muster: Muster, scenario: Scenario, cast: dict[str, str]) -> None:
+    await play(muster, scenario, cast)
+
+
+# ---- the table of arrows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrow", ARROWS, ids=lambda arrow: f"{arrow.drawing}: {arrow.name}")
+def test_every_arrow_has_a_scenario_in_each_generation_that_draws_it(arrow: Arrow) -> None:
+    played = {
+        generation
+        for scenario in SCENARIOS
+        if (scenario.drawing, scenario.arrow) == (arrow.drawing, arrow.name)
+        for generation in scenario.played_in()
+    }
+    assert set(arrow.generations) <= played
+
+
+def test_every_scenario_is_one_of_an_arrow() -> None:
+    known = {(arrow.drawing, arrow.name) for arrow in ARROWS}
+    assert [str(scenario) for scenario in SCENARIOS if (scenario.drawing, scenario.arrow) not in known] == []
+
+
+def test_both_generations_play_each_lifecycle_at_the_same_time() -> None:
+    lifecycles = {drawing.name: drawing.lifecycle for drawing in DRAWINGS}
+    together = {lifecycles[each.drawing] for each in SCENARIOS if set(each.rms.values()) == {"previous", "current"}}
+    assert together == set(lifecycles.values())
+
+
+def test_no_two_scenarios_have_one_name() -> None:
+    names = sorted(str(scenario) for scenario in SCENARIOS)
+    assert [one for one, other in itertools.pairwise(names) if one == other] == []
+
+
+def test_the_page_is_drawn_from_the_arrows_and_their_scenarios() -> None:
+    assert draw.DOC.read_text(encoding="utf-8") == draw.page(), "draw it anew: see lifecycles/draw.py"

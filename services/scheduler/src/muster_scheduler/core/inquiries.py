@@ -47,7 +47,7 @@ class InquiryKind(StrEnum):
 
     # An allocation; it is booked on the node already.
     PLACE = "PLACE"
-    # An allocation on the first of several nodes that the RM agrees to; nothing is booked.
+    # An allocation on the first of several nodes that the RM agrees to; the best of them is booked.
     PROBE = "PROBE"
     # The replacement of a placeholder.
     REPLACE = "REPLACE"
@@ -75,13 +75,14 @@ class Inquiry:
 
     :ivar nodes: by question id, the best first.
     :ivar answers: the reasons of the refusals, by question id; None: the node will do.
+    :ivar booked: the node on which it counts; None: on none.
     :ivar due_ns: when it is too late for an answer.
     :ivar placeholder: of REPLACE, the one that would make room.
     :ivar victims: of PREEMPT, those who would go.
     :ivar gone: it is settled, or withdrawn.
     """
 
-    __slots__ = ("answers", "ask", "asked", "due_ns", "gone", "kind", "nodes", "placeholder", "victims")
+    __slots__ = ("answers", "ask", "asked", "booked", "due_ns", "gone", "kind", "nodes", "placeholder", "victims")
 
     def __init__(self, kind: InquiryKind, ask: Ask, nodes: dict[int, Node], now_ns: int, due_ns: int) -> None:
         self.kind = kind
@@ -89,6 +90,7 @@ class Inquiry:
         self.nodes = nodes
         self.answers: dict[int, str | None] = {}
         self.asked = Asked(next(iter(nodes.values())).node_id, now_ns)
+        self.booked: Node | None = None
         self.due_ns = due_ns
         self.placeholder: Allocation | None = None
         self.victims: frozenset[Allocation] = frozenset()

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster_scheduler.core.gang import Gang
-from muster_scheduler.core.inquiries import InquiryKind
 from muster_scheduler.core.objects import Application, Ask, Ledger, Node, Queue, Tracker
 from muster_scheduler.core.partition import Partition, counts_as_running
 from muster_scheduler.core.scheduler import SchedulerCore
@@ -158,7 +157,7 @@ def _check_applications(partition: Partition) -> None:
             for number, value in ask.shape.items:
                 pending[number] += value * ask.pending
             for inquiry in ask.inquiries or ():
-                if inquiry.kind is InquiryKind.PLACE:
+                if inquiry.booked is not None:
                     proposed += 1
                     for number, value in ask.shape.items:
                         allocated[number] += value
@@ -226,7 +225,7 @@ def _check_gangs(partition: Partition) -> None:
 
 
 def _proposed_on(node: Node) -> Iterator[Ask]:
-    return (inquiry.ask for inquiry in node.inquiries if inquiry.kind is InquiryKind.PLACE)
+    return (inquiry.ask for inquiry in node.inquiries if inquiry.booked is node)
 
 
 def _check_questions(partition: Partition) -> None:

@@ -6,8 +6,8 @@ no gives everything back; the node is refused for that ask, which then stands *a
 holds for them holds for it no more.
 
 * An ask that was refused once is asked about more nodes at a time, up to :data:`PROBE_NODES_MAX`: one that may run on
-  few nodes of thousands finds them in a few rounds. Such probes book nothing; the first node that will do and still
-  has room is taken.
+  few nodes of thousands finds them in a few rounds. Such a probe counts on the best of them only; else the first node
+  that will do and still has room is taken.
 * Refusals are forgotten after a pause, which grows; and when the node itself changes. What the RM checks may have
   changed without a word of it here.
 * No answer in time is a no for now.
@@ -148,9 +148,9 @@ class Questions:
             nodes = self._partition.index.fitting(ask.shape.items, refusals.nodes, wanted) or nodes
         kind = InquiryKind.PLACE if len(nodes) == 1 else InquiryKind.PROBE
         inquiry = self._ask(kind, ask, nodes, True, out, now_ns)
-        if kind is InquiryKind.PLACE:
-            self._book(inquiry, 1)
-            self._partition.recount(ask.app)
+        inquiry.booked = nodes[0]
+        self._book(inquiry, 1)
+        self._partition.recount(ask.app)
         self._hold_out(ask, group, out)
 
     def court(self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
@@ -253,15 +253,14 @@ class Questions:
         """Every question is answered."""
         ask, partition = inquiry.ask, self._partition
         agreed = [node for question, node in inquiry.nodes.items() if inquiry.answers[question] is None]
-        booked = inquiry.kind is InquiryKind.PLACE
         node = agreed[0] if agreed else None
-        if booked and node is not None and self._may_use(ask, node):
-            self._book(inquiry, -1)
+        if node is not None and inquiry.booked is node and self._may_use(ask, node):
+            self._book(inquiry, -1, again=True)
             self._close(inquiry, out)
             partition.cycle.allocate(ask, ask.group, node, out, now_ns)
             partition.recount(ask.app)
             return
-        if booked:
+        if inquiry.booked is not None:
             self._give_back(inquiry)
         self._close(inquiry, out)
         if not agreed:
@@ -353,11 +352,14 @@ class Questions:
 
     # ---- the books -------------------------------------------------------------------------------------------------
 
-    def _book(self, inquiry: Inquiry, sign: int) -> None:
-        """Counts (or no more) what is proposed, on its node and in all limits. Wakes nobody."""
+    def _book(self, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
+        """Counts (or no more) what is proposed, on its node and in all limits. Wakes nobody.
+
+        ``again``: the same is booked as an allocation at once, so that the node keeps its place in the search.
+        """
         ask, partition = inquiry.ask, self._partition
-        app, items = ask.app, ask.shape.items
-        node = next(iter(inquiry.nodes.values()))
+        app, items, node = ask.app, ask.shape.items, inquiry.booked
+        assert node is not None, f"{inquiry} is booked nowhere"
         partition.version += 1
         app.proposed += sign
         change = add if sign > 0 else subtract
@@ -367,17 +369,19 @@ class Questions:
             change(ledger.allocated, items)
         for number, value in items:
             node.available[number] -= sign * value
-        partition.figures.changed(node)
-        if node.index_key is not None:
-            partition.index.move(node, partition.score(node))
+        if not again:
+            partition.figures.changed(node)
+            if node.index_key is not None:
+                partition.index.move(node, partition.score(node))
         if ask.demand.placeholder:
             partition.gangs.propose(ask, sign)
 
     def _give_back(self, inquiry: Inquiry) -> None:
         """What was proposed will not be: whoever waits for the room may have it."""
-        app, partition = inquiry.ask.app, self._partition
-        node = next(iter(inquiry.nodes.values()))
+        app, partition, node = inquiry.ask.app, self._partition, inquiry.booked
+        assert node is not None, f"{inquiry} is booked nowhere"
         self._book(inquiry, -1)
+        inquiry.booked = None
         app.share = None
         if app.queue.fair_apps:
             partition.waiting.rekey(app)
@@ -394,7 +398,7 @@ class Questions:
 
     def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
         """The matter is no more; its ask, if it is there, is brought back by the caller."""
-        if inquiry.kind is InquiryKind.PLACE:
+        if inquiry.booked is not None:
             self._give_back(inquiry)
         self._close(inquiry, out)
         if inquiry.placeholder is not None:
@@ -421,6 +425,8 @@ class Questions:
                     self.withdraw(inquiry, out)
                     self._bring_back(inquiry.ask, out)
                     break
+                if inquiry.booked is node:
+                    self._give_back(inquiry)
                 self.open.pop(question, None)
                 inquiry.answers.pop(question, None)
                 del inquiry.nodes[question]

@@ -18,7 +18,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from pydantic import SecretStr
 
-ALLOCATION, NODE = StreamKind.ALLOCATION, StreamKind.NODE
+ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
 
 
 @dataclass
@@ -76,6 +76,29 @@ async def test_what_was_set_is_there_with_the_next_version(place: Place) -> None
     assert await place.store.compare_and_set(session)
     assert await place.store.get("rm/ä%") == replace(session, version=1)
     assert await (await place.again()).get("rm/ä%") == replace(session, version=1)
+
+
+async def test_a_callback_streams_seat_cursor_and_owed_note_are_kept(place: Place) -> None:
+    session = a_session(seats={CALLBACK: Seat("gw", 2)}, callbacks_told=True)
+    assert await place.store.compare_and_set(session)
+    assert await place.store.advance([Advance("rm", CALLBACK, 2, Cursor(5, 50, 4))]) == [True]
+    again = await place.again()
+    stored = await again.get("rm")
+    assert stored == replace(session, version=1)
+    assert not stored.callbacks_owed
+    assert await again.cursors("rm") == {CALLBACK: Cursor(5, 50, 4)}
+    # its end raises the epoch: the cursor stays, and nobody moves it
+    left = stored.vacated(CALLBACK)
+    assert (left.seats[CALLBACK], left.callbacks_owed) == (Seat("", 3), True)
+    assert await place.store.compare_and_set(left)
+    assert await place.store.advance([Advance("rm", CALLBACK, 2, Cursor(6, 60, 5))]) == [False]
+    assert await again.cursors("rm") == {CALLBACK: Cursor(5, 50, 4)}
+
+
+def test_the_seats_of_other_streams_keep_their_epoch_when_they_are_vacated() -> None:
+    seats = {ALLOCATION: Seat("gw", 4), NODE: Seat("gw", 1), CALLBACK: Seat("gw", 7)}
+    left = a_session(seats=seats).vacated(ALLOCATION, CALLBACK)
+    assert left.seats == {ALLOCATION: Seat("", 4), NODE: Seat("gw", 1), CALLBACK: Seat("", 8)}
 
 
 async def test_all_lists_every_session_once(place: Place) -> None:

@@ -12,14 +12,23 @@ from typing import Any
 import grpc
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.log import Log, OutRecord
-from muster_bus.topics import Topics, rm_state_key
+from muster_bus.topics import (
+    HEADER_EVENT_ID,
+    HEADER_INSTANCE,
+    HEADER_RM_ID,
+    HEADER_TRACKING,
+    Topics,
+    rm_state_key,
+)
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.muster.v1.admin_pb2_grpc import AdminStub
+from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 
@@ -28,6 +37,7 @@ RESPONSES: dict[StreamKind, Any] = {
     StreamKind.ALLOCATION: si_pb2.AllocationResponse,
     StreamKind.APPLICATION: si_pb2.ApplicationResponse,
     StreamKind.NODE: si_pb2.NodeResponse,
+    StreamKind.CALLBACK: callbacks_pb2.ToResourceManager,
 }
 METHODS = {
     StreamKind.ALLOCATION: "UpdateAllocation",
@@ -64,6 +74,8 @@ class FakeScheduler:
         self.requests: list[envelope_pb2.RequestEnvelope] = []
         self.sequences: dict[str, int] = defaultdict(int)
         self.registrations: dict[str, int] = defaultdict(int)
+        self.events: dict[str, int] = defaultdict(int)
+        self.callbacks: dict[str, envelope_pb2.CallbackStream] = {}
         self._owners: list[Any] = []
         self._locks = [asyncio.Lock() for _ in range(topics.partitions)]
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,15 +100,74 @@ class FakeScheduler:
             if request.rm_id == rm_id and request.WhichOneof("body") == "lifecycle"
         ]
 
-    def bodies(self, rm_id: str, body: str) -> list[bytes]:
-        """The SI messages of one kind that arrived, as bytes."""
+    def bodies(self, rm_id: str, body: str) -> list[Any]:
+        """The bodies of one kind that arrived: bytes, but for notes."""
         return [getattr(r, body) for r in self.requests if r.rm_id == rm_id and r.WhichOneof("body") == body]
+
+    def notes(self, rm_id: str) -> list[tuple[bool, int]]:
+        """The notes about the RM's callback streams, in order: connected, epoch."""
+        notes = self.bodies(rm_id, "callback_stream")
+        return [(note.connected, note.epoch) for note in notes]
+
+    def answers(self, rm_id: str) -> list[callbacks_pb2.FromResourceManager]:
+        """What the RM answered on its callback stream."""
+        bodies = self.bodies(rm_id, "callback_answers")
+        return [callbacks_pb2.FromResourceManager.FromString(body) for body in bodies]
 
     async def emit(self, rm_id: str, kinds: Sequence[StreamKind]) -> None:
         """Writes one response for each kind, in one transaction."""
+        await self._commit(rm_id, lambda: [self._numbered(rm_id, kind, None) for kind in kinds])
+
+    async def ask(self, rm_id: str, *ids: int, node_id: str = "n1") -> None:
+        """One message to the RM's callback stream for each question, in one transaction."""
+
+        def questions() -> list[OutRecord]:
+            return [
+                self._numbered(
+                    rm_id,
+                    StreamKind.CALLBACK,
+                    callbacks_pb2.ToResourceManager(
+                        predicates=[
+                            callbacks_pb2.PredicatesQuestion(
+                                id=number,
+                                args=si_pb2.PredicatesArgs(allocationKey=f"a{number}", nodeID=node_id, allocate=True),
+                                application_id="app",
+                            )
+                        ]
+                    ),
+                )
+                for number in ids
+            ]
+
+        await self._commit(rm_id, questions)
+
+    async def tell(self, rm_id: str, message: callbacks_pb2.ToResourceManager) -> None:
+        """One message to the RM's callback stream."""
+        await self._commit(rm_id, lambda: [self._numbered(rm_id, StreamKind.CALLBACK, message)])
+
+    async def happen(self, rm_id: str, *objects: str, tracked: bool = True, padding: str = "") -> None:
+        """Events of the RM, in one transaction."""
+
+        def events() -> list[OutRecord]:
+            return [self._event(rm_id, name, padding, tracked=tracked) for name in objects]
+
+        await self._commit(rm_id, events)
+
+    async def _commit(self, rm_id: str, records: Callable[[], list[OutRecord]]) -> None:
         partition = self._topics.partition_of(rm_id)
         async with self._locks[partition]:
-            await self._owners[partition].commit([self._numbered(rm_id, kind, None) for kind in kinds], None)
+            await self._owners[partition].commit(records(), None)
+
+    def _event(self, rm_id: str, name: str, padding: str, *, tracked: bool) -> OutRecord:
+        key = rm_id.encode()
+        kind = si_pb2.EventRecord.APP if tracked else si_pb2.EventRecord.REQUEST
+        value = si_pb2.EventRecord(type=kind, objectID=name, message=padding).SerializeToString()
+        headers = [(HEADER_RM_ID, key), (HEADER_INSTANCE, b"i"), (HEADER_TRACKING, b"1" if tracked else b"0")]
+        if tracked:
+            headers.insert(0, (HEADER_EVENT_ID, b"%d" % self.events[rm_id]))
+            self.events[rm_id] += 1
+        partition = self._topics.partition_of(rm_id)
+        return OutRecord(self._topics.events, partition, key, value, tuple(headers))
 
     async def _work(self, partition: int, owner: Any, reader: Any) -> None:
         while True:
@@ -130,6 +201,11 @@ class FakeScheduler:
             nodes = si_pb2.NodeRequest.FromString(envelope.node).nodes
             answered = si_pb2.NodeResponse(accepted=[si_pb2.AcceptedNode(nodeID=node.nodeID) for node in nodes])
             return [self._numbered(envelope.rm_id, StreamKind.NODE, answered)]
+        if body == "callback_stream":
+            known = self.callbacks.get(envelope.rm_id)
+            if known is None or envelope.callback_stream.epoch > known.epoch:
+                self.callbacks[envelope.rm_id] = envelope.callback_stream
+                return [self._state(envelope.rm_id)]
         return []
 
     def _register(self, envelope: envelope_pb2.RequestEnvelope) -> list[OutRecord]:
@@ -145,12 +221,17 @@ class FakeScheduler:
         self.registrations[rm_id] += 1
         number = self.sequences[rm_id] if self.numbered_registrations else 0
         answer = envelope_pb2.ResponseEnvelope(rm_id=rm_id, sequence=number, registration=result)
+        return [self._response(rm_id, answer), self._state(rm_id)]
+
+    def _state(self, rm_id: str) -> OutRecord:
         known = state_pb2.RmObject(
-            rm_id=rm_id, state=envelope_pb2.RmLifecycle.RUNNING, registrations=self.registrations[rm_id]
+            rm_id=rm_id,
+            state=envelope_pb2.RmLifecycle.RUNNING,
+            registrations=self.registrations[rm_id],
+            callbacks=self.callbacks.get(rm_id),
         )
         key = rm_state_key(rm_id)
-        state = OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, known.SerializeToString())
-        return [self._response(rm_id, answer), state]
+        return OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, known.SerializeToString())
 
     def _configure(self, envelope: envelope_pb2.RequestEnvelope) -> list[OutRecord]:
         config = si_pb2.UpdateConfigurationRequest.FromString(envelope.configuration).config
@@ -169,7 +250,10 @@ class FakeScheduler:
     def _numbered(self, rm_id: str, kind: StreamKind, response: Any) -> OutRecord:
         self.sequences[rm_id] += 1
         response = response if response is not None else RESPONSES[kind]()
-        response.responseSequence = self.sequences[rm_id]
+        if kind is StreamKind.CALLBACK:
+            response.response_sequence = self.sequences[rm_id]
+        else:
+            response.responseSequence = self.sequences[rm_id]
         envelope = envelope_pb2.ResponseEnvelope(
             rm_id=rm_id, sequence=self.sequences[rm_id], stream=int(kind), response=response.SerializeToString()
         )
@@ -189,6 +273,7 @@ class Channel:
         self.grpc = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
         self.stub = SchedulerStub(self.grpc)
         self.admin = AdminStub(self.grpc)
+        self.callbacks = CallbacksStub(self.grpc)
 
     async def register(self, rm_id: str, config: str = "", **fields: Any) -> Any:
         request = si_pb2.RegisterResourceManagerRequest(rmID=rm_id, config=config, **fields)
@@ -207,6 +292,23 @@ class Channel:
         if resume_after is not None:
             pairs.append(("muster-resume-after", str(resume_after)))
         return Stream(getattr(self.stub, METHODS[kind])(metadata=tuple(pairs)))
+
+    async def connect(
+        self, rm_id: str | None = "rm", resume_after: int | None = None, **hello: Any
+    ) -> CallbackConversation:
+        """A callback stream that has said hello, and was welcomed."""
+        stream = self.connection(rm_id, resume_after)
+        await stream.send(callbacks_pb2.FromResourceManager(hello=callbacks_pb2.Hello(**hello)))
+        welcome = await stream.receive()
+        assert welcome.HasField("welcome"), welcome
+        return stream
+
+    def connection(self, rm_id: str | None = "rm", resume_after: int | None = None) -> CallbackConversation:
+        """A callback stream that has said nothing yet."""
+        pairs = [("muster-rm-id", rm_id)] if rm_id is not None else []
+        if resume_after is not None:
+            pairs.append(("muster-resume-after", str(resume_after)))
+        return CallbackConversation(self.callbacks.Connect(metadata=tuple(pairs)))
 
     async def close(self) -> None:
         await self.grpc.close(None)
@@ -259,15 +361,43 @@ class Stream:
         self.call.cancel()
 
 
+class CallbackConversation(Stream):
+    """A callback stream."""
+
+    async def asked(self, count: int) -> list[int]:
+        """The ids of the next questions."""
+        ids: list[int] = []
+        while len(ids) < count:
+            ids += [question.id for question in (await self.receive()).predicates]
+        return ids
+
+    async def events(self, count: int) -> list[tuple[str, int | None]]:
+        """The next events: the object, and the id if there is one."""
+        events: list[tuple[str, int | None]] = []
+        while len(events) < count:
+            told = (await self.receive()).events.events
+            events += [(each.record.objectID, each.id if each.HasField("id") else None) for each in told]
+        return events
+
+    async def say(self, *ids: int, fits: bool = True) -> None:
+        """Answers questions."""
+        said = [callbacks_pb2.PredicatesAnswer(id=number, fits=fits) for number in ids]
+        await self.send(callbacks_pb2.FromResourceManager(predicates=said))
+
+
 @dataclass
 class Rig:
-    """A log, a fake scheduler, and as many gateways and clients as a test starts."""
+    """A log, a fake scheduler, and as many gateways and clients as a test starts.
+
+    :param open_sessions: gives each gateway its own door to the store; None: they share ``sessions``.
+    """
 
     log: Log
     topics: Topics
     scheduler: FakeScheduler
     clock: Clock
     sessions: SessionStore
+    open_sessions: Callable[[], SessionStore] | None = None
     gateways: list[Gateway] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
 
@@ -284,9 +414,9 @@ class Rig:
             "stop_grace_s": 0.5,
             **settings,
         }
-        gateway = Gateway(
-            GatewaySettings(**chosen), self.log, self.topics, sessions or self.sessions, clock or self.clock
-        )
+        if sessions is None:
+            sessions = self.open_sessions() if self.open_sessions is not None else self.sessions
+        gateway = Gateway(GatewaySettings(**chosen), self.log, self.topics, sessions, clock or self.clock)
         await gateway.start()
         self.gateways.append(gateway)
         return gateway
@@ -304,12 +434,17 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig(log: Log, topics: Topics, sessions: SessionStore | None = None) -> AsyncIterator[Rig]:
+async def rig(
+    log: Log,
+    topics: Topics,
+    sessions: SessionStore | None = None,
+    open_sessions: Callable[[], SessionStore] | None = None,
+) -> AsyncIterator[Rig]:
     """Everything around a started log; all of it is ended afterwards, the log is not."""
     clock = SystemClock()
     scheduler = FakeScheduler(log, topics)
     await scheduler.start()
-    it = Rig(log, topics, scheduler, clock, sessions or MemorySessions(clock))
+    it = Rig(log, topics, scheduler, clock, sessions or MemorySessions(clock), open_sessions)
     try:
         yield it
     finally:

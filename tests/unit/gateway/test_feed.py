@@ -120,3 +120,13 @@ def test_a_broken_stream_goes_back_by_the_window_only() -> None:
     assert feed.settled(0.5) == Cursor(4, 13, 4)
     assert feed.settled(1.5) == Cursor(3, 12, 3)
     assert feed.settled(60.0) == Cursor(1, 10, 1)
+
+
+def test_a_callback_stream_goes_on_behind_a_gap() -> None:
+    """What was asked so long ago has passed its deadline."""
+    feed = Feed("rm", StreamKind.CALLBACK, START, 0, 3, 100, lambda: None, ManualClock().monotonic)
+    feed.take(10, response(2, StreamKind.CALLBACK))
+    feed.take(13, response(5, StreamKind.CALLBACK))
+    assert feed.seen == Cursor(5, 14, 5)
+    with pytest.raises(Superseded):
+        feed.take(14, registration(6, accepted=True))

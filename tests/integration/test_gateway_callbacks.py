@@ -1,0 +1,654 @@
+"""The callback stream over real gRPC, with a scripted scheduler: on the embedded logs, and on Kafka with Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, eventually, rig
+from muster_bus.backends.memory import MemoryLog
+from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.log import OutRecord
+from muster_bus.settings import LogSettings, make_log
+from muster_gateway.errors import LogDown
+from muster_gateway.service import Gateway
+from muster_gateway.sessions import make_sessions
+from muster_gateway.sessions.contract import NOBODY, Seat
+from muster_gateway.sessions.memory import MemorySessions
+from muster_gateway.settings import GatewaySettings
+from muster_gateway.stream_kind import StreamKind
+from muster_proto.muster.v1 import admin_pb2
+from muster_proto.muster.v1 import callbacks_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+
+ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
+Code = grpc.StatusCode
+Said = pb.FromResourceManager
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.redis])])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    clock = SystemClock()
+    if request.param == "kafka":
+        name = f"callbacks-{uuid.uuid4().hex[:12]}."
+        log_settings = LogSettings(
+            backend="kafka",
+            partitions=2,
+            topic_prefix=name,
+            kafka_bootstrap_servers=request.getfixturevalue("kafka_bootstrap"),
+        )
+        url, prefix = request.getfixturevalue("redis_url"), name
+    else:
+        log_settings = LogSettings(backend=request.param, sqlite_path=tmp_path / "log.db", partitions=2)
+        url, prefix = "memory:" if request.param == "memory" else f"sqlite://{tmp_path}/sessions.db", "muster:"
+    settings = GatewaySettings(sessions_url=url, sessions_prefix=prefix)
+    sessions = make_sessions(settings, clock)
+    await sessions.start()
+    log = make_log(log_settings, clock)
+    await log.start()
+    door = None if request.param == "memory" else lambda: make_sessions(settings, clock)
+    async with rig(log, log_settings.topics(), sessions, door) as it:
+        yield it
+    await log.close()
+    await sessions.close()
+
+
+@pytest.fixture
+async def quick() -> AsyncIterator[Rig]:
+    """In memory, for what does not depend on log or store."""
+    settings = LogSettings(backend="memory", partitions=2)
+    log = make_log(settings, SystemClock())
+    await log.start()
+    async with rig(log, settings.topics()) as it:
+        yield it
+    await log.close()
+
+
+# ---- a conversation -------------------------------------------------------------------------------------------------
+
+
+async def test_an_rm_is_asked_and_answers(world: Rig) -> None:
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    stream = await channel.connect(predicates=True, scheduling_states=True)
+    assert stream.got[0] == pb.ToResourceManager(welcome=pb.Welcome(gateway_id=gateway.gateway_id))
+    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1)], "the scheduler knows of it")
+    note = world.scheduler.bodies("rm", "callback_stream")[0]
+    assert (note.predicates, note.preemption_predicates, note.scheduling_states) == (True, False, True)
+    assert (note.state_dump, note.events) == (False, False)
+    await world.scheduler.ask("rm", 1, 2, 3)
+    assert await stream.asked(3) == [1, 2, 3]
+    assert [message.response_sequence for message in stream.got[1:]] == [2, 3, 4]
+    await stream.say(2, 1)
+    await stream.say(3, fits=False)
+    await eventually(lambda: len(world.scheduler.answers("rm")) == 2, "the answers are on the log")
+    first, second = world.scheduler.answers("rm")
+    assert [(answer.id, answer.fits) for answer in first.predicates] == [(2, True), (1, True)]
+    assert [(answer.id, answer.fits) for answer in second.predicates] == [(3, False)]
+    stream.cancel()
+    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+
+
+async def test_all_that_is_told_arrives_as_it_is(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = await channel.connect(state_dump=True)
+    message = pb.ToResourceManager(
+        preemption_predicates=[
+            pb.PreemptionPredicatesQuestion(
+                id=9,
+                args=si.PreemptionPredicatesArgs(allocationKey="a", preemptAllocationKeys=["b", "c"], startIndex=1),
+                preempt_application_ids=["x", "y"],
+            )
+        ],
+        scheduling_states=[si.UpdateContainerSchedulingStateRequest(allocationKey="a", state="RESERVED")],
+        state_dumps=[pb.StateDumpQuestion(id="d")],
+    )
+    await quick.scheduler.tell("rm", message)
+    assert await stream.receive() == message  # (the scheduler's number is in it by now)
+    said = Said(
+        preemption_predicates=[pb.PreemptionPredicatesAnswer(id=9, response={"success": True, "index": 1})],  # type: ignore[arg-type]
+        state_dumps=[pb.StateDumpAnswer(id="d", json='{"pods": []}')],
+    )
+    await stream.send(said)
+    await eventually(lambda: quick.scheduler.answers("rm") == [said], "both answers are on the log")
+
+
+async def test_the_hello_may_name_the_rm_and_carry_an_answer(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = channel.connection(None)
+    await stream.send(Said(hello=pb.Hello(rm_id="rm"), predicates=[pb.PredicatesAnswer(id=7)]))
+    assert (await stream.receive()).HasField("welcome")
+    await eventually(lambda: len(quick.scheduler.answers("rm")) == 1, "the answer is on the log")
+    assert not quick.scheduler.answers("rm")[0].HasField("hello")
+
+
+async def test_a_callback_stream_alone_keeps_an_rm_running(world: Rig) -> None:
+    channel = await world.registered(await world.gateway())
+    asked = await channel.connect(predicates=True)
+    allocations = channel.open(ALLOCATION, "rm")
+    await allocations.send(asks("rm", "a"))
+    await allocations.take(1)
+    allocations.cancel()
+    await asyncio.sleep(0.2)
+    assert world.scheduler.states("rm") == ["RUNNING"]
+    asked.cancel()
+    await eventually(lambda: world.scheduler.states("rm") == ["RUNNING", "PAUSED"], "without any stream it pauses")
+
+
+# ---- what ends a stream, and what does not ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rm_id", "message", "details"),
+    [
+        ("rm", Said(predicates=[pb.PredicatesAnswer(id=1)]), "hello: absent, expected in the stream's first message"),
+        ("rm", Said(hello=pb.Hello(rm_id="x")), "hello.rm_id: 'x', expected 'rm': the metadata says so"),
+        (None, Said(hello=pb.Hello()), "hello.rm_id: empty, expected 1 to 256 characters"),
+    ],
+)
+async def test_a_wrong_hello_is_refused(quick: Rig, rm_id: str | None, message: Any, details: str) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = channel.connection(rm_id)
+    await stream.send(message)
+    assert await stream.status() == (Code.INVALID_ARGUMENT, details)
+    assert quick.scheduler.notes("rm") == []
+
+
+async def test_a_stream_closed_without_hello_is_refused(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = channel.connection()
+    await stream.half_close()
+    code, details = await stream.status()
+    assert code is Code.INVALID_ARGUMENT
+    assert details == "the stream was closed before its first message, which has to carry hello"
+
+
+async def test_a_second_hello_ends_the_stream(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = await channel.connect()
+    await stream.send(Said(hello=pb.Hello()))
+    code, details = await stream.status()
+    assert code is Code.INVALID_ARGUMENT
+    assert details == "hello: a second one, expected in the stream's first message only"
+    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+
+
+async def test_an_rm_that_is_not_registered_or_stopped_has_no_callback_stream(quick: Rig) -> None:
+    channel = quick.channel(await quick.gateway())
+
+    async def refusal() -> tuple[Code, str]:
+        stream = channel.connection()
+        await stream.send(Said(hello=pb.Hello()))
+        return await stream.status()
+
+    assert await refusal() == (
+        Code.FAILED_PRECONDITION,
+        "rmID 'rm' is not registered: call RegisterResourceManager first",
+    )
+    await channel.register("rm")
+    stream = await channel.connect()
+    await channel.open(NODE, "rm", muster_shutdown="true").status()
+    assert (await stream.status())[0] is Code.OK
+    assert await refusal() == (Code.FAILED_PRECONDITION, "rmID 'rm' is stopped (the RM shut down): register again")
+    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+
+
+async def test_bad_answers_are_dropped_and_everything_goes_on(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = await channel.connect(predicates=True)
+    await stream.say(0, 1, 0)
+    await stream.send(Said(state_dumps=[pb.StateDumpAnswer()]))
+    await stream.say(2)
+    await eventually(lambda: len(quick.scheduler.answers("rm")) == 2, "what was good is on the log")
+    assert [[a.id for a in said.predicates] for said in quick.scheduler.answers("rm")] == [[1], [2]]
+    await quick.scheduler.ask("rm", 5)
+    assert await stream.asked(1) == [5]
+
+
+async def test_garbage_ends_its_own_stream_and_disturbs_nobody(quick: Rig) -> None:
+    gateway = await quick.gateway()
+    rms = ["rm", "other"]
+    channels = {rm_id: await quick.registered(gateway, rm_id) for rm_id in rms}
+    other = await channels["other"].connect("other", predicates=True)
+    allocations = channels["rm"].open(ALLOCATION, "rm")
+    await allocations.send(asks("rm", "a"))
+    await allocations.take(1)
+    for garbage in (b"\xff\xff\xff", b"\x0a\x7f", b"\x12\x02\xff\xff"):
+        raw = channels["rm"].grpc.stream_stream("/muster.v1.Callbacks/Connect")(metadata=(("muster-rm-id", "rm"),))
+        await raw.write(Said(hello=pb.Hello()).SerializeToString())
+        await raw.read()
+        await raw.write(garbage)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await raw.code() is Code.INVALID_ARGUMENT
+        assert "that are no muster.v1.FromResourceManager" in await raw.details()
+    await quick.scheduler.ask("other", 1)
+    assert await other.asked(1) == [1]
+    await allocations.send(asks("rm", "b"))
+    await allocations.take(1)
+
+
+async def test_a_newer_stream_takes_the_place_on_any_gateway(world: Rig) -> None:
+    first, second = await world.gateway(), await world.gateway()
+    channel = await world.registered(first)
+    older = await channel.connect(predicates=True)
+    await world.scheduler.ask("rm", 1)
+    assert await older.asked(1) == [1]
+    newer = await channel.connect(predicates=True)
+    assert await older.status() == (
+        Code.ABORTED,
+        "superseded: a newer callback stream of rmID 'rm' was opened",
+    )
+    await world.scheduler.ask("rm", 2)
+    assert await newer.asked(1) == [2]
+    last = newer.got[-1].response_sequence
+    elsewhere = await world.channel(second).connect(state_dump=True, resume_after=last)
+    assert (await newer.status())[0] is Code.ABORTED
+    await world.scheduler.ask("rm", 3)
+    assert await elsewhere.asked(1) == [3]
+    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (True, 2), (True, 3)], "it was never away")
+
+
+async def test_a_registration_ends_the_stream_and_its_end_is_noted(world: Rig) -> None:
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    stream = await channel.connect(predicates=True)
+    await world.scheduler.ask("rm", 1)
+    await stream.asked(1)
+    await channel.register("rm")
+    assert await stream.status() == (Code.ABORTED, "superseded: rmID 'rm' registered again, open new streams")
+    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await world.scheduler.ask("rm", 2)  # to nobody: of the new registration no stream was ever open
+    again = await channel.connect(predicates=True)
+    await world.scheduler.ask("rm", 3)
+    assert await again.asked(1) == [3]
+    assert world.scheduler.notes("rm")[2:] == [(True, 3)]
+
+
+async def test_too_many_streams_are_refused_whatever_their_kind(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway(max_streams=3))
+    for rm_id in ("rm", "rm2", "rm3"):
+        await channel.register(rm_id)
+        await channel.connect(rm_id)
+    refused = channel.connection()
+    assert (await refused.status())[0] is Code.RESOURCE_EXHAUSTED
+
+
+# ---- resume ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["with a number", "without"])
+async def test_no_question_is_lost_between_streams(world: Rig, *, tells: bool) -> None:
+    gateways = [await world.gateway(), await world.gateway()]
+    channel = await world.registered(gateways[0])
+    stream = await channel.connect(predicates=True)
+    await world.scheduler.ask("rm", 1, 2)
+    assert await stream.asked(2) == [1, 2]
+    await eventually(lambda: _stored(gateways[0]) == 3, "the place is stored")
+    stream.cancel()
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    await world.scheduler.ask("rm", 3, 4)
+    last = stream.got[-1].response_sequence if tells else None
+    stream = await world.channel(gateways[1]).connect(predicates=True, resume_after=last)
+    await world.scheduler.ask("rm", 5)
+    assert await stream.asked(3) == [3, 4, 5]
+
+
+def _stored(gateway: Gateway) -> int:
+    return max((stream.stored.sequence for stream in gateway._table.all()), default=0)
+
+
+async def test_what_the_rm_did_not_process_comes_again(world: Rig) -> None:
+    channel = await world.registered(await world.gateway())
+    stream = await channel.connect(predicates=True)
+    await world.scheduler.ask("rm", 1, 2, 3)
+    assert await stream.asked(3) == [1, 2, 3]
+    processed = stream.got[1].response_sequence
+    stream.cancel()
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    assert await (await channel.connect(predicates=True, resume_after=processed)).asked(2) == [2, 3]
+    assert await (await channel.connect(predicates=True, resume_after=0)).asked(3) == [1, 2, 3]
+
+
+async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
+    """What was asked longer ago than callback_resume_s is passed over, whatever the RM says it processed."""
+    gateway = await quick.gateway(callback_resume_s=0.5)
+    channel = await quick.registered(gateway)
+    stream = await channel.connect(predicates=True)
+    await quick.scheduler.ask("rm", 1)
+    await stream.asked(1)
+    stream.cancel()
+    await eventually(lambda: quick.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    await quick.scheduler.ask("rm", 2)
+    await quick.scheduler.emit("other", [NODE] * 1_000)
+    await asyncio.sleep(0.6)
+    await quick.scheduler.ask("rm", 3)
+    for resume_after in (None, stream.got[-1].response_sequence, 0):
+        stream = await channel.connect(predicates=True, resume_after=resume_after)
+        assert await stream.asked(1) == [3], resume_after
+        stream.cancel()
+        await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
+
+
+async def test_questions_that_retention_deleted_end_nothing(quick: Rig) -> None:
+    gateway = await quick.gateway()
+    channel = await quick.registered(gateway)
+    stream = await channel.connect(predicates=True)
+    await quick.scheduler.ask("rm", 1)
+    await stream.asked(1)
+    stream.cancel()
+    await eventually(lambda: quick.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    await quick.scheduler.ask("rm", 2, 3, 4)
+    assert isinstance(quick.log, MemoryLog)
+    responses, partition = quick.topics.responses, quick.topics.partition_of("rm")
+    quick.log.store.delete_before(responses, partition, 4)  # question 4's offset
+    stream = await channel.connect(predicates=True, resume_after=stream.got[-1].response_sequence)
+    assert await stream.asked(1) == [4]
+
+
+# ---- gateways that stop and die --------------------------------------------------------------------------------------
+
+
+async def test_a_gateway_that_stops_notes_the_end_and_the_next_one_goes_on(world: Rig) -> None:
+    first, second = await world.gateway(), await world.gateway()
+    channel = await world.registered(first)
+    stream = await channel.connect(predicates=True)
+    await world.scheduler.ask("rm", 1)
+    await stream.asked(1)
+    await first.stop()
+    code, details = await stream.status()
+    assert code is Code.UNAVAILABLE
+    assert details.startswith("this gateway is stopping: connect again")
+    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await world.scheduler.ask("rm", 2)
+    stream = await world.channel(second).connect(predicates=True)
+    assert await stream.asked(1) == [2]
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (True, 3), "and of the new one")
+
+
+async def test_the_callback_stream_of_a_dead_gateway_is_noted_while_others_keep_the_rm_running(quick: Rig) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    times = {"lease_ttl_s": 10.0, "clock": clock, "sessions": sessions}
+    first, second = await quick.gateway(**times), await quick.gateway(**times)
+    channel = await quick.registered(first)
+    await channel.connect(predicates=True)
+    allocations = quick.channel(second).open(ALLOCATION, "rm")
+    await allocations.send(asks("rm", "a"))
+    await allocations.take(1)
+    await crash(first)
+    life = second._servicer._parts.life  # type: ignore[union-attr]
+    clock.advance(9.0)
+    await life.sweep(second._table)
+    assert quick.scheduler.notes("rm") == [(True, 1)], "the lease still holds"
+    clock.advance(2.0)
+    await life.sweep(second._table)
+    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await life.sweep(second._table)
+    await allocations.send(asks("rm", "b"))
+    await allocations.take(1)
+    assert quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "once"
+    assert quick.scheduler.states("rm") == ["RUNNING"]
+
+
+async def test_the_end_is_noted_when_the_rm_pauses_because_its_only_gateway_died(quick: Rig) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    times = {"lease_ttl_s": 10.0, "clock": clock, "sessions": sessions}
+    first, second = await quick.gateway(**times), await quick.gateway(**times)
+    await (await quick.registered(first)).connect(predicates=True)
+    await crash(first)
+    clock.advance(11.0)
+    await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
+    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    assert quick.scheduler.states("rm") == ["RUNNING", "PAUSED"]
+
+
+async def test_an_end_that_could_not_be_noted_is_noted_by_a_later_sweep(quick: Rig) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    gateway = await quick.gateway(lease_ttl_s=10.0, clock=clock, sessions=sessions)
+    channel = await quick.registered(gateway)
+    stream = await channel.connect(predicates=True)
+    life = gateway._servicer._parts.life  # type: ignore[union-attr]
+    callbacks_gone = life._callbacks_gone
+
+    async def failing(*_: object) -> None:
+        raise LogDown("the log is away")
+
+    life._callbacks_gone = failing
+    stream.cancel()
+
+    async def left() -> bool:
+        session = await sessions.get("rm")
+        return session is not None and session.callbacks_owed
+
+    await eventually(left, "the seat is free, and the note owed")
+    life._callbacks_gone = callbacks_gone
+    clock.advance(11.0)
+    await life.sweep(gateway._table)
+    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 3)], "the owed note is written")
+    session = await sessions.get("rm")
+    assert session is not None
+    assert not session.callbacks_told
+
+
+async def test_a_gateway_that_was_taken_for_dead_gives_the_stream_up(quick: Rig) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    times = {"lease_ttl_s": 10.0, "clock": clock, "sessions": sessions}
+    first, second = await quick.gateway(**times), await quick.gateway(**times)
+    channel = await quick.registered(first)
+    stream = await channel.connect(predicates=True)
+    clock.advance(11.0)  # the first one shows no sign of life
+    await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
+    await first._servicer._parts.life.sweep(first._table)  # type: ignore[union-attr]
+    assert (await stream.status())[0] is Code.ABORTED
+    await channel.connect(predicates=True)
+    expected = [(True, 1), (False, 2), (True, 3)]
+    await eventually(lambda: quick.scheduler.notes("rm") == expected, "the scheduler knows each time")
+
+
+async def test_a_store_that_lost_everything_goes_on_with_the_epochs_of_the_log(world: Rig) -> None:
+    gateway = await world.gateway(lease_ttl_s=0.3)
+    channel = await world.registered(gateway)
+    for _ in range(3):
+        stream = await channel.connect(predicates=True)
+    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (True, 2), (True, 3)], "it is in the state")
+    await world.scheduler.ask("rm", 0)
+    await stream.asked(1)
+    await _forget(world)
+
+    async def seated() -> bool:
+        session = await gateway.sessions.get("rm")
+        return session is not None and session.seats.get(CALLBACK, NOBODY) == Seat(gateway.gateway_id, 3)
+
+    await eventually(seated, "the session is back, and the stream has its seat")
+    await world.scheduler.ask("rm", 1)
+    assert await stream.asked(1) == [1]
+    stream.cancel()
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 4), "the end is noted")
+
+
+async def test_a_stream_that_ended_while_nobody_remembered_it_is_noted(world: Rig) -> None:
+    """The gateway died together with the store: only the log knows that there was a stream."""
+    gateway = await world.gateway(lease_ttl_s=0.3)
+    channel = await world.registered(gateway)
+    stream = await channel.connect(predicates=True)
+    await eventually(lambda: world.scheduler.notes("rm"), "the scheduler has heard of it")
+    await world.scheduler.ask("rm", 0)  # (in the transaction behind the one that records it)
+    await stream.asked(1)
+    await crash(gateway)
+    await _forget(world)
+    other = await world.gateway(lease_ttl_s=0.3)
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the end is noted")
+    await world.channel(other).connect(predicates=True)
+    await eventually(lambda: world.scheduler.notes("rm")[-1] == (True, 3), "later streams count")
+
+
+async def _forget(world: Rig) -> None:
+    """The store's content is gone."""
+    store: Any = world.sessions
+    if isinstance(store, MemorySessions):
+        for content in (store._sessions, store._cursors, store._leases):
+            content.clear()
+        store._marked = False
+    elif hasattr(store, "_redis"):
+        for key in [key async for key in store._redis.scan_iter(match=f"{store._prefix}*")]:
+            await store._redis.delete(key)
+    else:
+        for table in ("session", "seat", "cursor", "lease", "marker"):
+            await store._run(store._execute, f"DELETE FROM {table}", ())
+
+
+# ---- events ---------------------------------------------------------------------------------------------------------
+
+
+async def test_events_come_in_order_from_now_on(world: Rig) -> None:
+    channel = await world.registered(await world.gateway())
+    await world.scheduler.happen("rm", "before")
+    stream = await channel.connect(events=True)
+    await world.scheduler.happen("rm", "a", "b")
+    await world.scheduler.happen("other", "not mine")
+    await world.scheduler.happen("rm", "ask", tracked=False)
+    await world.scheduler.happen("rm", "c")
+    assert await stream.events(4) == [("a", 1), ("b", 2), ("ask", None), ("c", 3)]
+
+
+async def test_nobody_hears_events_without_wanting_them(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = await channel.connect(predicates=True)
+    await quick.scheduler.happen("rm", "a")
+    await quick.scheduler.ask("rm", 1)
+    assert await stream.asked(1) == [1]
+    assert await stream.silent()
+
+
+@pytest.mark.parametrize("after", [0, 1_499, 2_998])
+async def test_events_go_on_behind_an_id(world: Rig, after: int) -> None:
+    channel = await world.registered(await world.gateway())
+    for start in range(0, 3_000, 500):  # between others' events, and the RM's own without an id
+        await world.scheduler.happen("rm", *[f"e{n}" for n in range(start, start + 500)])
+        await world.scheduler.happen("rm", f"ask{start}", tracked=False)
+        await world.scheduler.happen("other", *["x"] * 300)
+    stream = await channel.connect(events=True, events_after=after)
+    await world.scheduler.happen("rm", "last")
+    expected: list[tuple[str, int | None]] = []
+    for number in range(after, 3_000):
+        if number > after:
+            expected.append((f"e{number}", number))
+        if number % 500 == 499:
+            expected.append((f"ask{number - 499}", None))
+    expected.append(("last", 3_000))
+    assert await stream.events(len(expected)) == expected
+
+
+async def test_an_id_that_is_none_yet_means_what_comes_behind_it(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    await quick.scheduler.happen("rm", "a", "b")
+    stream = await channel.connect(events=True, events_after=3)
+    await quick.scheduler.happen("rm", "c", "d", "e")
+    await quick.scheduler.happen("rm", "ask", tracked=False)
+    assert await stream.events(2) == [("e", 4), ("ask", None)]
+
+
+async def test_events_that_retention_deleted_show_by_their_ids(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    await quick.scheduler.happen("rm", *[f"e{n}" for n in range(10)])
+    assert isinstance(quick.log, MemoryLog)
+    quick.log.store.delete_before(quick.topics.events, quick.topics.partition_of("rm"), 6)
+    stream = await channel.connect(events=True, events_after=2)
+    assert await stream.events(4) == [(f"e{n}", n) for n in range(6, 10)]
+
+
+async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) -> None:
+    gateway = await world.gateway()
+    channel, other = await world.registered(gateway), await world.registered(gateway, "other")
+    stream = await channel.connect(events=True, predicates=True)
+    for start in range(0, 10_000, 500):
+        await world.scheduler.happen("rm", *[f"e{n}" for n in range(start, start + 500)], padding="x" * 1_000)
+    feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
+    await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
+    await asyncio.sleep(0.2)
+    assert feed._waiting_bytes < 600_000, "and no more than that is read"
+    quick_one = await other.connect("other", events=True)
+    await world.scheduler.happen("other", "mine")
+    assert await quick_one.events(1) == [("mine", 0)], "another RM notices nothing"
+    await world.scheduler.ask("rm", 1)
+    got: list[tuple[str, int | None]] = []
+    questions: list[int] = []
+    while len(got) < 10_000:
+        message = await stream.receive()
+        questions += [question.id for question in message.predicates]
+        got += [(each.record.objectID, each.id) for each in message.events.events]
+        assert message.ByteSize() < 300_000
+    assert got == [(f"e{n}", n) for n in range(10_000)]
+    assert questions == [1], "the question did not wait for the last event"
+
+
+async def test_an_unreadable_event_is_passed_over(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = await channel.connect(events=True)
+    partition = quick.topics.partition_of("rm")
+    writer = await quick.log.writer("garbage")
+    headers = (("id", b"0"), ("tracking", b"1"))
+    await writer.append(OutRecord(quick.topics.events, partition, b"rm", b"\xff\xff", headers))
+    await quick.scheduler.happen("rm", "good")
+    assert (await stream.events(1))[0][0] == "good"
+    await writer.close()
+
+
+# ---- configurations -------------------------------------------------------------------------------------------------
+
+
+def a_configuration(number: str, config: str, rm_id: str = "rm") -> pb.ConfigurationUpdate:
+    return pb.ConfigurationUpdate(id=number, request=si.UpdateConfigurationRequest(rmID=rm_id, config=config))
+
+
+async def test_configurations_are_put_to_the_scheduler_in_order_and_answered(world: Rig) -> None:
+    channel = await world.registered(await world.gateway())
+    stream = await channel.connect()
+    await stream.send(Said(configurations=[a_configuration("1", "good"), a_configuration("2", "bad")]))
+    (first,) = (await stream.receive()).configurations
+    (second,) = (await stream.receive()).configurations
+    assert (first.id, first.response.accepted, first.error) == ("1", True, "")
+    assert list(first.response.changes) == ["[default] root.a maxapplications: not set -> 3"]
+    assert (second.id, second.response.accepted, second.error) == ("2", False, "")
+    problem = second.response.problems[0]
+    assert (problem.severity, problem.line, problem.message) == (admin_pb2.ConfigurationProblem.ERROR, 3, "is bad")
+    await world.scheduler.ask("rm", 1)
+    assert await stream.asked(1) == [1]
+
+
+async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway(registration_timeout_s=0.3))
+    stream = await channel.connect()
+    await stream.send(Said(configurations=[a_configuration("x", "good", rm_id="other")]))
+    (result,) = (await stream.receive()).configurations
+    assert result.error == "configurations[0].request.rmID: 'other', expected 'rm': a stream belongs to one RM"
+    await eventually(lambda: quick.scheduler.notes("rm"), "the scheduler has heard of the stream")
+    quick.scheduler.mute = True
+    await stream.send(Said(configurations=[a_configuration("y", "good")]))
+    (result,) = (await stream.receive()).configurations
+    assert (result.id, result.error) == ("y", "the scheduler did not answer within 0.3 s: update it again")
+    quick.scheduler.mute = False
+    await stream.send(Said(configurations=[a_configuration("z", "good")]))
+    assert (await stream.receive()).configurations[0].response.accepted
+
+
+async def test_only_so_many_configurations_wait(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway(registration_timeout_s=2.0))
+    stream = await channel.connect()
+    await eventually(lambda: quick.scheduler.notes("rm"), "the scheduler has heard of the stream")
+    quick.scheduler.mute = True
+    await stream.send(Said(configurations=[a_configuration(f"{n}", "good") for n in range(30)]))
+    results = [(await stream.receive()).configurations[0] for _ in range(13)]
+    assert all("wait for the scheduler already: try again" in result.error for result in results)
+    # (Whether the first one is under way already when the last ones come is chance.)
+    assert {result.id for result in results} <= {f"{n}" for n in range(16, 30)}
+    await stream.say(1)
+    await eventually(lambda: quick.scheduler.answers("rm"), "answers do not wait for configurations")

@@ -7,6 +7,7 @@ the partition.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -88,6 +89,8 @@ class SchedulerMachine:
         self._emitters: dict[str, Emitter] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._unexhausted: dict[str, None] = {}
+        self._deadlines: list[tuple[int, str]] = []
+        self._deadline_of: dict[str, int] = {}
         self._now_ns = 0
 
     @property
@@ -136,12 +139,11 @@ class SchedulerMachine:
     def tick(self, now_ns: int) -> list[OutRecord]:
         """Decides what time causes, or what the last budget left over."""
         now_ns = self._time(now_ns)
-        due = {
-            rm_id: None
-            for rm_id, state in self._folder.rms.items()
-            if rm_id in self._unexhausted
-            or ((deadline_ns := state.core.next_deadline_ns()) is not None and deadline_ns <= now_ns)
-        }
+        due = dict.fromkeys(self._unexhausted)
+        while (first := self._first_deadline()) is not None and first[0] <= now_ns:
+            heapq.heappop(self._deadlines)
+            del self._deadline_of[first[1]]
+            due[first[1]] = None
         self._check_invariants(now_ns)
         self._watch.start()
         return self._decide(due, now_ns, [])
@@ -150,14 +152,29 @@ class SchedulerMachine:
         """When ``tick`` is due."""
         if self._unexhausted:
             return 0
-        deadlines = [
-            deadline_ns
-            for state in self._folder.rms.values()
-            if (deadline_ns := state.core.next_deadline_ns()) is not None
-        ]
+        first = self._first_deadline()
+        deadlines = [] if first is None else [first[0]]
         if self._check_every_ns:
             deadlines.append(self._checked_ns + self._check_every_ns)
         return min(deadlines, default=None)
+
+    def _first_deadline(self) -> tuple[int, str] | None:
+        """The RM whose deadline comes first, and when."""
+        while self._deadlines:
+            first = self._deadlines[0]
+            if self._deadline_of.get(first[1]) == first[0]:
+                return first
+            heapq.heappop(self._deadlines)  # it has another one now, or none
+        return None
+
+    def _set_deadline(self, state: RmState) -> None:
+        """A core's deadline moves only when it takes something or decides: so not all RMs need to be looked at."""
+        rm_id, deadline_ns = state.info.rm_id, state.core.next_deadline_ns()
+        if deadline_ns is None:
+            self._deadline_of.pop(rm_id, None)
+        elif self._deadline_of.get(rm_id) != deadline_ns:
+            self._deadline_of[rm_id] = deadline_ns
+            heapq.heappush(self._deadlines, (deadline_ns, rm_id))
 
     def _time(self, now_ns: int) -> int:
         """Time does not run backwards, not over a restart on another machine either."""
@@ -174,6 +191,7 @@ class SchedulerMachine:
                 self._unexhausted.pop(rm_id, None)
             else:
                 self._unexhausted[rm_id] = None
+            self._set_deadline(state)
             if out:
                 state.info.last_decided_ns = now_ns
                 self._emit(state, out, outputs)

@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from e2e.gang_rig import Muster, muster_here
+from muster_proto.si.v1 import si_pb2 as si
 from scenario.lifecycles import draw
-from scenario.lifecycles.runner import SCENARIO_FILES, Arrow, Scenario, play, read_drawings, read_scenarios
+from scenario.lifecycles.peer import Peer, foreign_words
+from scenario.lifecycles.runner import (
+    SCENARIO_FILES,
+    Arrow,
+    Scenario,
+    ScenarioError,
+    play,
+    read_drawings,
+    read_scenarios,
+)
 
 DRAWINGS = read_drawings()
 ARROWS = [arrow for drawing in DRAWINGS for arrow in drawing.arrows]
@@ -54,18 +66,77 @@ async def test_scenario(muster: Muster, scenario: Scenario, cast: dict[str, str]
     await play(muster, scenario, cast)
 
 
+# ---- what the runner notices ---------------------------------------------------------------------------------------
+
+CREATE = {"UpdateNode": {"nodes": [{"nodeID": "n1", "action": "CREATE", "schedulableResource": {"vcore": 10}}]}}
+
+
+def of_steps(*steps: dict[str, Any]) -> Scenario:
+    return Scenario("node", "made up", "made up", "none", ("current",), {}, ({"register": {}}, *steps))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("steps", "story"),
+    [
+        ([{"send": CREATE, "hear": {"UpdateNode": [{"accepted": {"nodeID": "n2"}}]}}], "expected accepted"),
+        ([{"send": CREATE, "hear": {"UpdateNode": [{"rejected": {"nodeID": "n1"}}]}}], "expected rejected"),
+        ([{"send": CREATE, "see": {"partition/default/node/n1": {"nodeID": "n1"}}}], "heard what nobody expects"),
+    ],
+)
+async def test_what_is_not_as_the_scenario_says_fails(muster: Muster, steps: list[dict[str, Any]], story: str) -> None:
+    with pytest.raises(AssertionError, match=story):
+        await play(muster, of_steps(*steps), {"rm": "current"})
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"send": {"UpdateNode": {"nodes": [{"nodeID": "n1", "colour": "blue"}]}}, "hear": {"UpdateNode": []}},
+        {"send": {"UpdateQueue": {}}, "hear": {"UpdateNode": []}},
+        {"send": {"UpdateNode": {}}},
+    ],
+    ids=["a field that no generation has", "a stream that nobody has", "nothing is expected"],
+)
+async def test_a_scenario_that_is_wrong_in_itself_is_refused(muster: Muster, step: dict[str, Any]) -> None:
+    with pytest.raises(ScenarioError):
+        await play(muster, of_steps(step), {"rm": "current"})
+
+
+def test_a_peer_notices_what_its_generation_does_not_know() -> None:
+    response = si.AllocationResponse(responseSequence=7)
+    response.new.add(allocationKey="k", UUID="u", originator=True)
+    response.rejected.add(allocationKey="lost")
+    raw = response.SerializeToString()
+    current, previous = (Peer("", "rm", generation).classes for generation in ("current", "previous"))
+    assert list(foreign_words(current["AllocationResponse"].FromString(raw))) == [
+        "AllocationResponse has a field 4: b'\\n\\x04lost'",
+        "Allocation has a field 3: b'u'",
+    ]
+    assert list(foreign_words(previous["AllocationResponse"].FromString(raw))) == ["Allocation has a field 14: 1"]
+
+
 # ---- the table of arrows -------------------------------------------------------------------------------------------
+
+
+def unplayed(arrow: Arrow, scenarios: Iterable[Scenario]) -> set[str]:
+    """The generations that draw the arrow, and have no scenario of it."""
+    of_arrow = [each for each in scenarios if (each.drawing, each.arrow) == (arrow.drawing, arrow.name)]
+    return set(arrow.generations).difference(*(scenario.played_in() for scenario in of_arrow))
 
 
 @pytest.mark.parametrize("arrow", ARROWS, ids=lambda arrow: f"{arrow.drawing}: {arrow.name}")
 def test_every_arrow_has_a_scenario_in_each_generation_that_draws_it(arrow: Arrow) -> None:
-    played = {
-        generation
-        for scenario in SCENARIOS
-        if (scenario.drawing, scenario.arrow) == (arrow.drawing, arrow.name)
-        for generation in scenario.played_in()
-    }
-    assert set(arrow.generations) <= played
+    assert unplayed(arrow, SCENARIOS) == set()
+
+
+def test_an_arrow_without_a_scenario_is_noticed() -> None:
+    arrow = next(arrow for arrow in ARROWS if arrow.name == "Paused -> Stopped")
+    others = [scenario for scenario in SCENARIOS if scenario.arrow != arrow.name]
+    assert unplayed(arrow, others) == {"current", "previous"}
+    once = [replace(scenario, generations=("current",)) for scenario in SCENARIOS]
+    assert unplayed(arrow, once) == {"previous"}
 
 
 def test_every_scenario_is_one_of_an_arrow() -> None:

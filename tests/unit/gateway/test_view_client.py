@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from muster_gateway.errors import ViewSilent
+from muster_gateway.errors import OverLimit, ViewSilent
 from muster_gateway.http_front import HttpTarget, Target
 from muster_gateway.view_client import PIECE_BYTES, ViewAnswer, ViewClient, path_of
 from muster_service.http_server import HttpServer
@@ -134,7 +134,7 @@ async def test_another_status_is_an_answer(make: Any) -> None:
 
 async def test_a_large_answer_comes_whole_up_to_the_limit(make: Any) -> None:
     assert (await make().get(path_of("large"))).body == LARGE
-    with pytest.raises(ViewSilent, match="the view's answer is over 100,000 bytes"):
+    with pytest.raises(OverLimit, match="the view's answer is over 100,000 bytes: ask /ws/v1/large by HTTP"):
         await make(max_bytes=100_000).get(path_of("large"))
 
 

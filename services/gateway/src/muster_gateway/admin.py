@@ -1,53 +1,108 @@
 """muster.v1.Admin on grpc.aio: what an operator asks (proto/muster/v1/admin.proto). Bytes in and bytes out.
 
-It stands beside the RMs' streams and touches none of them: an RM that is away is administered all the same.
+It stands beside the RMs' streams and touches none of them: an RM that is away is administered all the same. What
+changes something, or needs the scheduler's judgement, goes to it by the log; what is only looked at is the session
+store's and the view's to say.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
 import structlog
 from muster_bus.clock import Clock
 
-from muster_gateway import metrics
+from muster_gateway import admin_codec, metrics
+from muster_gateway.admin_codec import Command
 from muster_gateway.admission import admit_configuration
-from muster_gateway.codec import ConfigurationAnswer, RequestCodec, encode_configuration_answer
-from muster_gateway.errors import GatewayStopping
+from muster_gateway.codec import (
+    CommandAnswer,
+    CommandCode,
+    ConfigurationAnswer,
+    RequestCodec,
+    encode_configuration_answer,
+)
+from muster_gateway.errors import GatewayStopping, NotPossible, NotRegistered, NotThere, ViewSilent, shown
+from muster_gateway.explanations import explain
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.questions import Questions
+from muster_gateway.rm_life import RmState
 from muster_gateway.servicer import refuse
+from muster_gateway.sessions.contract import Session, SessionStore
 from muster_gateway.settings import GatewaySettings
+from muster_gateway.state_dump import StateDump
+from muster_gateway.view_client import ViewClient, path_of
 
 log = structlog.get_logger(__name__)
 
 SERVICE = "muster.v1.Admin"
+_OK, _NOT_FOUND = 200, 404
+Call = Callable[[bytes], Awaitable[bytes]]
 
 
 class AdminServicer:
     """The methods of muster.v1.Admin."""
 
     def __init__(
-        self, settings: GatewaySettings, clock: Clock, codec: RequestCodec, life: LifeKeeper, questions: Questions
+        self,
+        settings: GatewaySettings,
+        clock: Clock,
+        codec: RequestCodec,
+        life: LifeKeeper,
+        questions: Questions,
+        sessions: SessionStore,
+        view: ViewClient,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
-        self._life, self._questions = life, questions
+        self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
         self.stopping = False
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Generic handlers without serialisers."""
-        methods: dict[str, Any] = {
-            "UpdateConfiguration": grpc.unary_unary_rpc_method_handler(self._update_configuration),
+        calls: dict[str, Call] = {
+            "ValidateConfiguration": self.validate_configuration,
+            "ListResourceManagers": self.list_resource_managers,
+            "PauseResourceManager": self.pause,
+            "ResumeResourceManager": self.resume,
+            "DrainNode": self.drain_node,
+            "Explain": self.explain,
         }
+        methods: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(self._handler(name, call)) for name, call in calls.items()
+        }
+        methods["UpdateConfiguration"] = grpc.unary_unary_rpc_method_handler(self._update_configuration)
+        methods["DumpState"] = grpc.unary_stream_rpc_method_handler(self._dump_state)
         return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _handler(self, name: str, call: Call) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def handle(raw: bytes, context: Any) -> bytes:
+            with metrics.admin_seconds.labels(name).time():
+                try:
+                    self._check_open()
+                    answer = await call(raw)
+                except asyncio.CancelledError:
+                    raise
+                except Exception as error:
+                    await refuse(context, error, lambda status: metrics.admin_calls.labels(name, status))
+            metrics.admin_calls.labels(name, "OK").inc()
+            return answer
+
+        return handle
+
+    def _check_open(self) -> None:
+        if self.stopping:
+            raise GatewayStopping
+
+    # ---- configurations --------------------------------------------------------------------------------------------
 
     async def _update_configuration(self, raw: bytes, context: Any) -> bytes:
         started_s = self._clock.monotonic()
         try:
-            if self.stopping:
-                raise GatewayStopping
+            self._check_open()
             answer = await self.update_configuration(raw)
         except asyncio.CancelledError:
             raise
@@ -79,3 +134,107 @@ class AdminServicer:
             problems=len(answer.problems),
         )
         return answer
+
+    async def validate_configuration(self, raw: bytes) -> bytes:
+        """What the same would be answered, applying nothing. Raises as :meth:`update_configuration`."""
+        rm_id = admit_configuration(raw, self._settings.limits)
+        return admin_codec.encode_validated(await self._command(admin_codec.validate_command(rm_id, raw)))
+
+    # ---- commands --------------------------------------------------------------------------------------------------
+
+    async def pause(self, raw: bytes) -> bytes:
+        """PauseResourceManager. Raises what :meth:`_command` raises, and InvalidRequest; as the next two."""
+        command = admin_codec.decode_pause(raw, self._settings.limits)
+        return admin_codec.encode_changed(await self._command(command))
+
+    async def resume(self, raw: bytes) -> bytes:
+        """ResumeResourceManager."""
+        command = admin_codec.decode_resume(raw, self._settings.limits)
+        return admin_codec.encode_changed(await self._command(command))
+
+    async def drain_node(self, raw: bytes) -> bytes:
+        """DrainNode."""
+        command = admin_codec.decode_drain(raw, self._settings.limits)
+        return admin_codec.encode_drained(await self._command(command))
+
+    async def _command(self, command: Command) -> CommandAnswer:
+        """Puts it to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,
+        SchedulerSilent, SessionsDown.
+        """
+        await self._life.must_live(command.rm_id)
+        answer = await self._asked(command)
+        log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
+        if answer.code is CommandCode.NOT_FOUND:
+            raise NotThere(answer.message)
+        if answer.code is CommandCode.NOT_POSSIBLE:
+            raise NotPossible(answer.message)
+        return answer
+
+    async def _asked(self, command: Command) -> CommandAnswer:
+        request_id = self._codec.new_request_id()
+        record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns())
+        answer, _ = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)
+        return answer
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    async def list_resource_managers(self, raw: bytes) -> bytes:
+        """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionsDown, ViewSilent, OverLimit."""
+        wanted = admin_codec.decode_list(raw, self._settings.limits)
+        sessions = [await self._life.session(wanted)] if wanted else await self._life.all_sessions()
+        return admin_codec.encode_resource_managers(await self._shown(sessions, wanted))
+
+    async def explain(self, raw: bytes) -> bytes:
+        """Explain. Raises InvalidRequest, NotRegistered, NotThere, SessionsDown, ViewSilent, OverLimit."""
+        wanted = admin_codec.decode_explain(raw, self._settings.limits)
+        await self._life.session(wanted.rm_id)
+        found, sentences = await explain(self._view, wanted)
+        return admin_codec.encode_explained(found, sentences)
+
+    async def _shown(self, sessions: list[Session], rm_id: str) -> list[dict[str, Any]]:
+        """What is known of the RMs.
+
+        :param rm_id: the one that is wanted; "": all.
+        """
+        answer = await self._view.get(path_of("resource-managers"), rm_id)
+        if answer.status not in (_OK, _NOT_FOUND):
+            raise ViewSilent(f"the view answers with HTTP status {answer.status}: try again")
+        registered = {each["rmID"]: each for each in json.loads(answer.body)} if answer.status == _OK else {}
+        living = await self._sessions.living()
+        return [
+            admin_codec.resource_manager(
+                session, await self._sessions.cursors(session.rm_id), living, registered.get(session.rm_id)
+            )
+            for session in sessions
+        ]
+
+    async def _dump_state(self, raw: bytes, context: Any) -> None:
+        name = "DumpState"
+        try:
+            self._check_open()
+            with metrics.admin_seconds.labels(name).time():
+                async for piece in self.dump_state(raw):
+                    await context.write(admin_codec.encode_piece(piece))
+        except asyncio.CancelledError:
+            metrics.admin_calls.labels(name, "CANCELLED").inc()
+            raise
+        except Exception as error:
+            await refuse(context, error, lambda status: metrics.admin_calls.labels(name, status))
+        metrics.admin_calls.labels(name, "OK").inc()
+
+    async def dump_state(self, raw: bytes) -> AsyncIterator[bytes]:
+        """DumpState's text, in pieces. Raises InvalidRequest, NotThere, SessionsDown, ViewSilent, OverLimit."""
+        rm_id = admin_codec.decode_dump(raw, self._settings.limits)
+        try:
+            session = await self._life.session(rm_id)
+        except NotRegistered:
+            raise NotThere(f"rmID {shown(rm_id)} is not known") from None
+        (manager,) = await self._shown([session], rm_id)
+
+        async def ask_rm() -> CommandAnswer:
+            return await self._asked(admin_codec.dump_command(rm_id))
+
+        asked = ask_rm if session.state is not RmState.STOPPED else None
+        async for piece in StateDump(self._view, rm_id, manager, self._clock.now_ns(), asked).pieces():
+            self._check_open()
+            yield piece

@@ -74,7 +74,7 @@ def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
 
 def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> None:
     """Raises InvalidRequest for an rmID that cannot name an RM."""
-    if problem := _name_problem(rm_id, field, limits.max_id_chars):
+    if problem := name_problem(rm_id, field, limits.max_id_chars):
         raise InvalidRequest(problem)
 
 
@@ -108,7 +108,7 @@ def _admit_configured(
 ) -> str:
     check_rm_id(request.rmID, limits)
     for field in texts:
-        if problem := _text_problem(getattr(request, field), field, limits.max_id_chars):
+        if problem := text_problem(getattr(request, field), field, limits.max_id_chars):
             raise InvalidRequest(problem)
     for field in maps:
         if problem := _tags_problem(getattr(request, field), field, limits, measure=True):
@@ -264,10 +264,10 @@ class _Bad:
 
 def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
     return (
-        _name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
-        or _name_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or _text_problem(ask.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or _text_problem(ask.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
+        name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        or name_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        or text_problem(ask.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or text_problem(ask.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
         or _resource_problem(ask.resourceAsk, f"{path}.resourceAsk", limits, some=True)
         or _repeats_problem(ask.maxAllocations, f"{path}.maxAllocations", limits)
         or _timeout_problem(ask.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
@@ -279,12 +279,12 @@ def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, 
 def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
     """Of an ask [000], or of an allocation that exists. Foreign ones belong to no application: it may be empty."""
     return (
-        _name_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        name_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
         or _application_of_allocation(item, path, limits)
-        or _text_problem(item.nodeID, f"{path}.nodeID", limits.max_id_chars)
-        or _text_problem(item.UUID, f"{path}.UUID", limits.max_id_chars)
-        or _text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or _text_problem(item.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
+        or text_problem(item.nodeID, f"{path}.nodeID", limits.max_id_chars)
+        or text_problem(item.UUID, f"{path}.UUID", limits.max_id_chars)
+        or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or text_problem(item.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
         or _resource_problem(item.resourcePerAlloc, f"{path}.resourcePerAlloc", limits, some=True)
         or _tags_problem(item.allocationTags, f"{path}.allocationTags", limits, measure)
         or (_size_problem(item, path, limits) if measure else None)
@@ -295,17 +295,17 @@ def _application_of_allocation(item: si_pb2.Allocation, path: str, limits: Admis
     """An ask needs an application; an allocation on a node may be foreign, which the scheduler judges by its tags."""
     if item.nodeID and not item.applicationID:
         return None
-    return _name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
+    return name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
 
 
 def _release_problem(
     release: si_pb2.AllocationRelease | si_pb2.AllocationAskRelease, path: str, limits: AdmissionLimits
 ) -> str | None:
     problem = (
-        _text_problem(release.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
-        or _text_problem(release.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or _text_problem(release.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or _text_problem(getattr(release, "UUID", ""), f"{path}.UUID", limits.max_id_chars)
+        text_problem(release.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
+        or text_problem(release.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        or text_problem(release.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or text_problem(getattr(release, "UUID", ""), f"{path}.UUID", limits.max_id_chars)
     )
     if problem:
         return problem
@@ -320,10 +320,10 @@ def _application_problem(
     item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits, measure: bool
 ) -> str | None:
     return (
-        _name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or _text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
-        or _text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or _text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
+        name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
+        or text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
+        or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
+        or text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
         or _user_problem(item.ugi, f"{path}.ugi", limits)
         or _timeout_problem(item.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
         or _resource_problem(item.placeholderAsk, f"{path}.placeholderAsk", limits, some=False)
@@ -333,24 +333,24 @@ def _application_problem(
 
 
 def _removal_problem(item: si_pb2.RemoveApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
-    return _name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars) or _text_problem(
+    return name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars) or text_problem(
         item.partitionName, f"{path}.partitionName", limits.max_id_chars
     )
 
 
 def _user_problem(ugi: si_pb2.UserGroupInformation, path: str, limits: AdmissionLimits) -> str | None:
-    if problem := _text_problem(ugi.user, f"{path}.user", limits.max_id_chars):
+    if problem := text_problem(ugi.user, f"{path}.user", limits.max_id_chars):
         return problem
     if len(ugi.groups) > limits.max_groups:
         return f"{path}.groups: {len(ugi.groups)} groups, expected at most {limits.max_groups}"
     for group in ugi.groups:
-        if problem := _name_problem(group, f"{path}.groups", limits.max_id_chars):
+        if problem := name_problem(group, f"{path}.groups", limits.max_id_chars):
             return problem
     return None
 
 
 def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    problem = _name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
+    problem = name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
     if problem:
         return problem
     if node.action not in _KNOWN_ACTIONS:
@@ -372,16 +372,16 @@ def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, mea
 # ---- one field ---------------------------------------------------------------------------------------------------
 
 
-def _name_problem(value: str, path: str, limit: int) -> str | None:
+def name_problem(value: str, path: str, limit: int) -> str | None:
     """Of a text that must be there."""
     if value and len(value) <= limit and value.isprintable():
         return None
     if not value:
         return f"{path}: empty, expected 1 to {limit} characters"
-    return _text_problem(value, path, limit)
+    return text_problem(value, path, limit)
 
 
-def _text_problem(value: str, path: str, limit: int) -> str | None:
+def text_problem(value: str, path: str, limit: int) -> str | None:
     """Of a text that may be empty."""
     if len(value) <= limit and value.isprintable():
         return None
@@ -400,7 +400,7 @@ def _resource_problem(resource: si_pb2.Resource, path: str, limits: AdmissionLim
     positive = not some
     for name, quantity in quantities.items():
         value = quantity.value
-        if problem := _name_problem(name, f"{path}, name of a type", limits.max_id_chars):
+        if problem := name_problem(name, f"{path}, name of a type", limits.max_id_chars):
             return problem
         if value < 0:
             return f"{path}[{shown(name)}]: {value}, expected no negative quantity"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from google.protobuf.message import DecodeError
 from muster_bus.errors import CodecError
@@ -56,12 +57,42 @@ class ConfigurationAnswer:
     changes: tuple[str, ...] = ()
 
 
-Answer = Registration | ConfigurationAnswer
+class CommandCode(IntEnum):
+    """Same numbers as ``muster.bus.v1.AdminResult.Code``."""
+
+    OK = 0
+    NOT_FOUND = 1
+    NOT_POSSIBLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """The scheduler's answer to an operator's command.
+
+    :param message: why not, unless ``code`` is OK.
+    :param changed: False: it was so already.
+    :param allocations: of the node that the command is about.
+    :param accepted: of a configuration that was only looked at, as ``problems`` and ``changes``.
+    :param json: what the RM says of its own state.
+    """
+
+    request_id: str
+    code: CommandCode
+    message: str = ""
+    changed: bool = False
+    allocations: int = 0
+    accepted: bool = False
+    problems: tuple[Problem, ...] = ()
+    changes: tuple[str, ...] = ()
+    json: str = ""
+
+
+Answer = Registration | ConfigurationAnswer | CommandAnswer
 
 
 @dataclass(slots=True)
 class Response:
-    """One record of si.responses. ``kind`` None: the answer to a registration or to a configuration update, or
+    """One record of si.responses. ``kind`` None: the answer to a registration, a configuration update or a command, or
     something that a later version knows."""
 
     rm_id: str
@@ -70,11 +101,12 @@ class Response:
     payload: bytes
     registration: Registration | None
     configuration: ConfigurationAnswer | None = None
+    command: CommandAnswer | None = None
 
     @property
     def answer(self) -> Answer | None:
         """What a waiting call is answered with."""
-        return self.registration or self.configuration
+        return self.registration or self.configuration or self.command
 
 
 class RequestCodec:
@@ -120,6 +152,12 @@ class RequestCodec:
         envelope.configuration = payload
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
+    def command(self, rm_id: str, request_id: str, command: envelope_pb2.AdminCommand, now_ns: int) -> OutRecord:
+        """What an operator asks."""
+        envelope = self._envelope(rm_id, now_ns, request_id)
+        envelope.admin.CopyFrom(command)
+        return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
+
     def lifecycle(self, rm_id: str, state: RmState, reason: str, now_ns: int) -> OutRecord:
         """What became of an RM's life."""
         envelope = self._envelope(rm_id, now_ns)
@@ -159,6 +197,8 @@ def read_response(record: Record) -> Response:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
     if envelope.HasField("registration"):
         return _answer_in(envelope, envelope.registration)
+    if envelope.HasField("admin"):
+        return _command_answer_in(envelope, envelope.admin)
     kind = _KINDS.get(envelope.stream)
     return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
 
@@ -191,6 +231,23 @@ def _answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope_pb2.Reg
     return response
 
 
+def _command_answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope_pb2.AdminResult) -> Response:
+    response = Response(envelope.rm_id, envelope.sequence, None, b"", None)
+    response.command = CommandAnswer(
+        result.request_id,
+        CommandCode(result.code) if result.code in _CODES else CommandCode.NOT_POSSIBLE,
+        result.message,
+        result.changed,
+        result.allocations,
+        result.accepted,
+        tuple(_problem(problem) for problem in result.problems),
+        tuple(result.changes),
+        result.json,
+    )
+    return response
+
+
+_CODES = {int(code) for code in CommandCode}
 _KINDS = {int(kind): kind for kind in StreamKind}
 _STATES = {int(state) for state in RmState}
 _SEVERITIES = {

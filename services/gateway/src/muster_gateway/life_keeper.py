@@ -149,6 +149,24 @@ class LifeKeeper:
 
         await self._known(rm_id, look)
 
+    async def session(self, rm_id: str) -> Session:
+        """What is known of an RM that registered once, whatever its state. Raises NotRegistered, SessionsDown."""
+
+        def look(session: Session | None) -> None:
+            if session is None or session.state is RmState.INIT:
+                raise NotRegistered(rm_id)
+
+        session = await self._known(rm_id, look)
+        assert session is not None, "looked at"
+        return session
+
+    async def all_sessions(self) -> list[Session]:
+        """All RMs that registered once, by id. Raises SessionsDown, also while the store's content is lost."""
+        sessions = await self._sessions.all()
+        if not await self._sessions.marked():
+            raise SessionsDown("the session store lost its content, which is read from the log: try again")
+        return sorted((each for each in sessions if each.state is not RmState.INIT), key=lambda each: each.rm_id)
+
     async def shut_down(self, rm_id: str) -> None:
         """The RM says that it leaves. Raises NotRegistered, SessionsDown, LogDown."""
 

@@ -22,6 +22,8 @@ class Metric(StrEnum):
     REGISTRATION_SECONDS = "muster_gateway_registration_seconds"
     CONFIGURATIONS = "muster_gateway_configuration_updates"
     CONFIGURATION_SECONDS = "muster_gateway_configuration_update_seconds"
+    ADMIN_CALLS = "muster_gateway_admin_calls"
+    ADMIN_SECONDS = "muster_gateway_admin_seconds"
     TRANSITIONS = "muster_gateway_rm_transitions"
     READY = "muster_gateway_ready"
     EVENTS = "muster_gateway_events"
@@ -57,6 +59,12 @@ configurations = Counter(
 )
 configuration_seconds = Histogram(
     Metric.CONFIGURATION_SECONDS, "From a configuration update's arrival to its answer.", buckets=_REGISTRATION_BUCKETS
+)
+admin_calls = Counter(
+    Metric.ADMIN_CALLS, "Calls of muster.v1.Admin but for updates, by gRPC status.", ["method", "status"]
+)
+admin_seconds = Histogram(
+    Metric.ADMIN_SECONDS, "From such a call's arrival to its end.", ["method"], buckets=_REGISTRATION_BUCKETS
 )
 transitions = Counter(Metric.TRANSITIONS, "Changes of RMs' life states made here.", ["state"])
 ready = Gauge(Metric.READY, "1 while health says SERVING.")

@@ -13,18 +13,19 @@ from muster_bus.errors import BusError
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 
-from muster_gateway.codec import ConfigurationAnswer, Registration
+from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
 from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
 
-A = TypeVar("A", Registration, ConfigurationAnswer)
+A = TypeVar("A", Registration, ConfigurationAnswer, CommandAnswer)
 
 # What is asked, in the words of an error, and what to do when there is no answer.
 _WORDS: dict[type, tuple[str, str]] = {
     Registration: ("registration", "register again"),
     ConfigurationAnswer: ("configuration update", "update it again"),
+    CommandAnswer: ("command", "ask again"),
 }
 
 

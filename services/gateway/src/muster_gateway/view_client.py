@@ -8,7 +8,7 @@ in the time between two pieces and in the size of each.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlencode
 
 import structlog
 
-from muster_gateway.errors import ViewSilent
+from muster_gateway.errors import OverLimit, ViewSilent
 from muster_gateway.http_front import Target
 
 log = structlog.get_logger(__name__)
@@ -66,8 +66,8 @@ class ViewClient:
         :param path: from :func:`path_of`.
         :param rm_id: whose; "": the only one's.
 
-        Raises ViewSilent: no answer in time, one that breaks off or is over ``max_bytes``, or the view cannot be
-        reached (503 is its word for that, and for not having folded its state yet).
+        Raises ViewSilent: no answer in time, one that breaks off, or the view cannot be reached (503 is the word for
+        that). Raises OverLimit: the answer is over ``max_bytes``.
         """
         try:
             async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query) as answer:
@@ -75,7 +75,7 @@ class ViewClient:
                 async for piece in answer.pieces:
                     body += piece
                     if len(body) > self._max_bytes:
-                        raise ViewSilent(f"the view's answer is over {self._max_bytes:,} bytes")
+                        raise OverLimit(f"the view's answer is over {self._max_bytes:,} bytes: ask {path} by HTTP")
                 return ViewAnswer(answer.status, bytes(body))
         except TimeoutError:
             raise ViewSilent(f"the view did not answer within {self._timeout_s:g} s: try again") from None
@@ -102,7 +102,7 @@ class ViewClient:
         finally:
             await call.end()
 
-    async def _pieces(self, call: _Call) -> AsyncIterator[bytes]:
+    async def _pieces(self, call: _Call) -> AsyncGenerator[bytes, None]:
         while (body := await self._in_time(call.next_body)) is not None:
             for start in range(0, len(body), PIECE_BYTES):
                 yield body[start : start + PIECE_BYTES]

@@ -1,0 +1,70 @@
+"""Why something is as it is: the view's words (docs/explain.md), and the same for people."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from muster_gateway.admin_codec import Explained
+from muster_gateway.errors import InvalidRequest, NotThere, ViewSilent, shown
+from muster_gateway.view_client import ViewClient, path_of
+
+_OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
+# The JSON has all of them; a person reads so many.
+SENTENCES_MAX = 100
+# Larger answers are read beside the event loop: a megabyte takes some ten milliseconds.
+_LARGE_BYTES = 256 * 1024
+_NO_RM = "Resource manager not found"
+# Lists of an explanation, and what tells their elements apart.
+_LISTS = {"asks": "allocationKey", "preempted": "allocationKey", "replacements": "allocationKey"}
+
+
+async def explain(view: ViewClient, wanted: Explained) -> tuple[bytes, list[str]]:
+    """The explanation as JSON, and as sentences. Raises InvalidRequest, NotThere, ViewSilent, OverLimit."""
+    # A queue's path is unescaped twice there, as in YuniKorn's own paths.
+    parts = tuple(quote(part, safe="") for part in wanted.parts) if wanted.kind == "queue" else wanted.parts
+    path = path_of("explain", wanted.kind, *parts)
+    answer = await view.get(path, wanted.rm_id, {"partition": wanted.partition})
+    if answer.status == _OK:
+        large = len(answer.body) > _LARGE_BYTES
+        read = asyncio.to_thread(_sentences, answer.body) if large else None
+        return answer.body, await read if read is not None else _sentences(answer.body)
+    message = _message(answer.body)
+    if answer.status == _NOT_FOUND and not message.startswith(_NO_RM):
+        named = " ".join(shown(part) for part in wanted.parts)
+        raise NotThere(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}")
+    if answer.status == _BAD_REQUEST:
+        raise InvalidRequest(f"{wanted.field}: {message}")
+    raise ViewSilent(f"the view does not know it yet ({message or answer.status}): try again")
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _sentences(body: bytes) -> list[str]:
+    found = json.loads(body)
+    said: list[str] = []
+    for sentence in _told(found):
+        if len(said) == SENTENCES_MAX:
+            said.append("… and more, see the JSON.")
+            break
+        said.append(sentence)
+    return said
+
+
+def _told(found: Mapping[str, Any]) -> Iterator[str]:
+    yield found["message"]
+    for name, key in _LISTS.items():
+        for each in found.get(name, ()):
+            yield f"{each[key]}: {each['message']}"
+    refusals = found.get("refusals")
+    for refusal in refusals if isinstance(refusals, list) else ():  # (a node has their number there)
+        why = f": {refusal['reason']}" if refusal.get("reason") else ""
+        yield f"The resource manager refused node {refusal['node']}{why}."

@@ -1,0 +1,152 @@
+"""Everything that is known of an RM, as one JSON text in pieces (muster.v1.Admin/DumpState, docs/admin.md).
+
+The names and shapes are those of YuniKorn's state dump, as far as Muster has the like. It is put together from the
+view's endpoints as they are read, so that no part of it is ever in memory as a whole; each part is of one moment, all
+of it is not. The RM's own part is asked for first, and comes last.
+
+In numbered steps (:meth:`StateDump.pieces`): 1 the small parts, 2 the lists, 3 the RM's own words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+from muster_service.go_json import go_json
+from muster_service.secrets import masked_json
+
+from muster_gateway.codec import CommandAnswer, CommandCode
+from muster_gateway.errors import GatewayError, ViewSilent
+from muster_gateway.view_client import PIECE_BYTES, ViewClient, path_of
+
+_OK, _NOT_FOUND = 200, 404
+_STATES = ("active", "completed", "rejected")
+# As the real core says it.
+NO_CALLBACK = {"empty": "Resource Manager did not register callback"}
+# A list ends with its bracket and a line feed: so much is held back until it is known to be the end.
+_END = b"]\n"
+
+
+class StateDump:
+    """One dump.
+
+    :param resource_manager: its session and registration, shown as they are.
+    :param ask_rm: asks the RM for its own state; None: it is not there to be asked.
+    """
+
+    def __init__(
+        self,
+        view: ViewClient,
+        rm_id: str,
+        resource_manager: dict[str, Any],
+        now_ns: int,
+        ask_rm: Callable[[], Coroutine[None, None, CommandAnswer]] | None,
+    ) -> None:
+        self._view, self._rm_id, self._resource_manager = view, rm_id, resource_manager
+        self._now_ns, self._ask_rm = now_ns, ask_rm
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The text in pieces of 1 to PIECE_BYTES bytes. Raises ViewSilent."""
+        own = asyncio.create_task(self._ask_rm(), name="dump of the rm") if self._ask_rm is not None else None
+        try:
+            gathered = bytearray()
+            async for part in self._parts(own):
+                gathered += part
+                while len(gathered) >= PIECE_BYTES:
+                    yield bytes(gathered[:PIECE_BYTES])
+                    del gathered[:PIECE_BYTES]
+            if gathered:
+                yield bytes(gathered)
+        finally:
+            if own is not None and not own.done():
+                own.cancel()
+                await asyncio.wait({own})
+
+    async def _parts(self, own: asyncio.Task[CommandAnswer] | None) -> AsyncIterator[bytes]:
+        # 1. what is small
+        partitions = await self._json("partitions")
+        names: list[str] = [each["name"] for each in partitions]
+        configuration = await self._json("resource-manager", "configuration")
+        yield b'{"timestamp":%d,"resourceManager":%b' % (self._now_ns, go_json(self._resource_manager))
+        yield b',"partitions":%b,"config":%b' % (go_json(partitions), go_json(configuration["config"]))
+        yield b',"clusterInfo":%b' % go_json(await self._json("clusters"))
+        # 2. what is long
+        yield b',"queues":['
+        async for part in self._joined([("partition", name, "queues") for name in names], listed=False):
+            yield part
+        yield b'],"applications":['
+        lists = [("partition", name, "applications", state) for name in names for state in _STATES]
+        async for part in self._joined(lists):
+            yield part
+        yield b'],"nodes":['
+        for number, name in enumerate(names):
+            yield b'%b{"partitionName":%b,"nodesInfo":[' % (b"," if number else b"", go_json(name))
+            async for part in self._joined([("partition", name, "nodes")]):
+                yield part
+            yield b"]}"
+        yield b'],"placementRules":['
+        for number, name in enumerate(names):
+            yield b'%b{"partition":%b,"rules":[' % (b"," if number else b"", go_json(name))
+            async for part in self._joined([("partition", name, "placementrules")]):
+                yield part
+            yield b"]}"
+        # 3. what the RM says
+        yield b'],"rmDiagnostics":%b}\n' % await _own_words(own)
+
+    async def _json(self, *parts: str) -> Any:
+        answer = await self._view.get(path_of(*parts), self._rm_id)
+        if answer.status != _OK:
+            raise ViewSilent(
+                f"the view does not know the resource manager yet (HTTP status {answer.status}): try again"
+            )
+        return json.loads(answer.body)
+
+    async def _joined(self, paths: Sequence[tuple[str, ...]], *, listed: bool = True) -> AsyncIterator[bytes]:
+        """The elements of several lists (or single objects) as those of one, without its brackets."""
+        written = False
+        for path in paths:
+            started = False
+            async with self._view.open(path_of(*path), self._rm_id) as answer:
+                if answer.status == _NOT_FOUND:
+                    continue  # a partition that went meanwhile
+                if answer.status != _OK:
+                    raise ViewSilent(f"the view answers {'/'.join(path)} with HTTP status {answer.status}: try again")
+                async for part in _elements(answer.pieces) if listed else answer.pieces:
+                    if written and not started:
+                        yield b","
+                    started = written = True
+                    yield part
+
+
+async def _elements(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A list's text without its brackets; nothing of an empty one."""
+    first, held = True, b""
+    async for piece in pieces:
+        text = held + (piece[1:] if first else piece)
+        if first and piece[:1] != b"[":
+            raise ViewSilent("the view answers with something else than a list")
+        first = False
+        held = text[-len(_END) :]
+        if len(text) > len(_END):
+            yield text[: -len(_END)]
+    if held != _END:
+        raise ViewSilent("the view broke off in its answer: try again")
+
+
+async def _own_words(own: asyncio.Task[CommandAnswer] | None) -> bytes:
+    """What the RM says, as JSON: its dump, or why there is none."""
+    if own is None:
+        return go_json(NO_CALLBACK)
+    try:
+        answer = await own
+    except GatewayError as error:
+        return go_json({"error": str(error)})
+    if answer.code is not CommandCode.OK:
+        no_callback = answer.message == NO_CALLBACK["empty"]
+        return go_json(NO_CALLBACK if no_callback else {"error": answer.message})
+    try:
+        return go_json(masked_json(json.loads(answer.json)))
+    except (ValueError, OverflowError, RecursionError):
+        return go_json({"error": "the resource manager's dump is no JSON", "text": answer.json})

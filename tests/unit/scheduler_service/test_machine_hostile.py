@@ -8,17 +8,18 @@ touch another RM, or leave memory and log in disagreement.
 from __future__ import annotations
 
 import os
+import random
 from typing import Any
 
+import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler import state_codec
 from muster_scheduler.service.machine import _published
 from muster_si.constants import (
     APP_CREATION_TIME_TAG,
+    APP_NAMESPACE_TAG,
     APP_TAG_CREATE_FORCE,
     APP_TAG_NAMESPACE_RESOURCE_MAX_APPS,
     APP_TAG_NAMESPACE_RESOURCE_QUOTA,
@@ -31,73 +32,113 @@ from muster_si.constants import (
 from unit.scheduler_service.rig import CONFIG, RM, Rig, allocation, application, asks, node, old_ask
 
 OTHER = "rm-2"
-EXAMPLES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
+LIVES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
 INT32, INT64 = 2**31, 2**63
 
-# Names that mean something to the furnished machine stand beside names that never could.
-_KNOWN = ["a1", "a2", "k1", "k2", "k3", "n1", "n2", "g", "default", "root", "root.a", "root.b", "root.b.x", "root.c"]
-_STRANGE = ["", "Hard", "Soft", "alice", "\0", "a\nb", "x" * 5_000, "root." + "y." * 40 + "z", "k/%2F", "🦆", "ghost"]
-_KEYS = ["vcore", "memory", "", "\0", "t" * 3_000, "namespace", FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE]
-_TAGS = [CREATION_TIME, APP_CREATION_TIME_TAG, REQUIRED_NODE_TAG, APP_TAG_CREATE_FORCE]
+# What is there, so that a message is not turned away for its first field only ...
+_FITTING = {
+    "applicationID": ["a1", "a2"],
+    "allocationKey": ["k1", "k2", "k3", "k4", "k5"],
+    "nodeID": ["", "n1", "n1", "n2", "n3"],
+    "partitionName": ["default", ""],
+    "queueName": ["root.a", "root.b.x", "root.c"],
+    "taskGroupName": ["", "g"],
+    "gangSchedulingStyle": ["Hard", "Soft", ""],
+    "user": ["alice"],
+    "UUID": ["", "", "u1", "u2"],
+    "config": ["", CONFIG, CONFIG.replace("vcore: 12", "vcore: 5")],
+}
+# ... and what never could be.
+_STRANGE = [
+    "",
+    "\0",
+    "a\nb",
+    "x" * 5_000,
+    "root." + "y." * 40 + "z",
+    "k/%2F",
+    "🦆",
+    "ghost",
+    "root",
+    "root.b",
+    "default",
+]
+_RESOURCES = ["vcore", "memory"]
+_KEYS = ["", "\0", "t" * 3_000, FOREIGN, FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE, REQUIRED_NODE_TAG]
+_TAGS = [CREATION_TIME, APP_CREATION_TIME_TAG, APP_TAG_CREATE_FORCE, APP_NAMESPACE_TAG]
 _QUOTAS = [APP_TAG_NAMESPACE_RESOURCE_QUOTA, APP_TAG_NAMESPACE_RESOURCE_MAX_APPS]
-_NUMBERS = ["true", "false", "static", "-1", "1", "9" * 30, "1e9", "NaN", "{", "[" * 2_000]
+_VALUES = ["true", "false", "static", "-1", "1", "9" * 30, "1e9", "NaN", "{", "[" * 2_000, "n1", "default"]
 _JSON = ['{"resources":{"vcore":{"value":3}}}', '{"resources":{"vcore":{"value":-3}}}']
-_names = st.sampled_from([*_KNOWN, *_STRANGE])
-_keys = st.sampled_from([*_KEYS, *_TAGS, *_QUOTAS])
-_values = st.sampled_from([*_KNOWN, *_STRANGE, *_NUMBERS, *_JSON])
-_int32 = st.sampled_from([0, 1, 2, 3, -1, 100, INT32 - 1, -INT32]) | st.integers(-INT32, INT32 - 1)
-_int64 = st.sampled_from([0, 1, 2, 5, -1, 2**53, INT64 - 1, -INT64]) | st.integers(-INT64, INT64 - 1)
+_EDGES_32 = [0, 1, 2, 3, -1, 100, INT32 - 1, -INT32]
+_EDGES_64 = [0, -1, 2**53, INT64 - 1, -INT64]
+
+REQUESTS: list[tuple[type[Message], int]] = [
+    (si.AllocationRequest, 12),
+    (si.ApplicationRequest, 4),
+    (si.NodeRequest, 6),
+    (si.UpdateConfigurationRequest, 1),
+    (si.RegisterResourceManagerRequest, 1),
+]
 
 
-def _scalars(field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    if field.enum_type is not None:
-        return st.sampled_from([each.number for each in field.enum_type.values]) | _int32
-    kinds: dict[int, st.SearchStrategy[Any]] = {
-        FieldDescriptor.TYPE_STRING: _names,
-        FieldDescriptor.TYPE_INT32: _int32,
-        FieldDescriptor.TYPE_INT64: _int64,
-        FieldDescriptor.TYPE_BOOL: st.booleans(),
-    }
-    return kinds[field.type]
+class Hostile:
+    """Makes messages: most fields set, mostly to what fits, and sometimes to anything."""
 
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
 
-@st.composite
-def anything(draw: st.DrawFn, kind: type[Message]) -> Message:
-    """A message of a type: most fields set, to anything."""
-    made = kind()
-    for field in kind.DESCRIPTOR.fields:
-        if draw(st.integers(0, 3)) == 0:
-            continue
-        place = getattr(made, field.name)
+    def request(self) -> Message:
+        kinds, weights = zip(*REQUESTS, strict=True)
+        (kind,) = self.dice.choices(kinds, weights)
+        return self.message(kind)
+
+    def message(self, kind: type[Message]) -> Message:
+        made = kind()
+        for field in kind.DESCRIPTOR.fields:
+            if self.dice.random() < 0.9:
+                self._fill(getattr(made, field.name), made, field)
+        return made
+
+    def _fill(self, place: Any, made: Message, field: FieldDescriptor) -> None:
+        count = self.dice.randint(0, 2)
         if field.message_type is None:
             if field.is_repeated:
-                place.extend(draw(st.lists(_scalars(field), max_size=3)))
+                place.extend(self._scalar(field) for _ in range(count))
             else:
-                setattr(made, field.name, draw(_scalars(field)))
+                setattr(made, field.name, self._scalar(field))
         elif field.message_type.GetOptions().map_entry:
-            value = field.message_type.fields_by_name["value"]
-            for key in draw(st.lists(_keys, max_size=3)):
-                if value.message_type is None:
-                    place[key] = draw(_values)
-                else:
-                    place[key].value = draw(_int64)
+            self._fill_map(place, field.message_type.fields_by_name["value"].message_type is not None)
+        elif field.is_repeated:
+            place.extend(self.message(getattr(si, field.message_type.name)) for _ in range(count))
         else:
-            inner = getattr(si, field.message_type.name)
-            if field.is_repeated:
-                place.extend(draw(st.lists(anything(inner), max_size=2)))
-            else:
-                place.CopyFrom(draw(anything(inner)))
-    return made
+            place.CopyFrom(self.message(getattr(si, field.message_type.name)))
 
+    def _fill_map(self, place: Any, quantities: bool) -> None:
+        if quantities:
+            for key in self.dice.choices([*_RESOURCES * 10, *_KEYS], k=2):
+                place[key].value = self._quantity()
+        else:
+            for key in self.dice.choices([*_KEYS, *_TAGS, *_QUOTAS], k=self.dice.choice([0, 0, 1, 2])):
+                place[key] = self.dice.choice([*_VALUES, *_STRANGE, *_JSON])
 
-requests = st.one_of(
-    anything(si.AllocationRequest),
-    anything(si.AllocationRequest),
-    anything(si.ApplicationRequest),
-    anything(si.NodeRequest),
-    anything(si.UpdateConfigurationRequest),
-    anything(si.RegisterResourceManagerRequest),
-)
+    def _quantity(self) -> int:
+        if self.dice.random() < 0.95:
+            return self.dice.randint(1, 4)
+        return self.dice.choice([*_EDGES_64, self.dice.randint(-INT64, INT64 - 1)])
+
+    def _scalar(self, field: FieldDescriptor) -> Any:
+        dice = self.dice
+        if field.enum_type is not None:
+            values = [each.number for each in field.enum_type.values]
+            return dice.choice(values) if dice.random() < 0.95 else dice.randint(-INT32, INT32 - 1)
+        match field.type:
+            case FieldDescriptor.TYPE_STRING:
+                fitting = _FITTING.get(field.name, _STRANGE)
+                return dice.choice(fitting) if dice.random() < 0.95 else dice.choice(_STRANGE)
+            case FieldDescriptor.TYPE_BOOL:
+                return dice.random() < 0.5
+            case FieldDescriptor.TYPE_INT32:
+                return dice.choice([*_EDGES_32, dice.randint(-INT32, INT32 - 1)])
+        return dice.choice([*_EDGES_64, 1, 2, 5_000, dice.randint(-INT64, INT64 - 1)])
 
 
 def _furnished() -> Rig:
@@ -122,24 +163,17 @@ def _state(rig: Rig, rm_id: str) -> dict[bytes, bytes]:
     }
 
 
-@settings(
-    max_examples=EXAMPLES,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-)
-@given(batches=st.lists(st.lists(requests, min_size=1, max_size=3), min_size=1, max_size=3))
-def test_no_request_breaks_the_books_or_touches_another_rm(batches: list[list[Message]]) -> None:
-    rig = _furnished()
-    others = _state(rig, OTHER)
-    for batch in batches:
-        rig.send(*batch)
-        rig.settle()
-    assert _state(rig, OTHER) == others
-    rig.wait(40)  # what time does with what is there now
-    kept = _state(rig, RM)
-    rig.rebuild()
-    assert _state(rig, RM) == kept
-    assert not rig.dead
+@pytest.mark.parametrize("first", range(0, LIVES, 20))
+def test_no_request_breaks_the_books_or_touches_another_rm(first: int) -> None:
+    for seed in range(first, first + 20):
+        rig, hostile = _furnished(), Hostile(seed)
+        others = _state(rig, OTHER)
+        for _ in range(hostile.dice.randint(1, 8)):
+            rig.send(*[hostile.request() for _ in range(hostile.dice.randint(1, 4))])
+            rig.settle()
+        assert _state(rig, OTHER) == others
+        rig.wait(40)  # what time does with what is there now
+        kept = _state(rig, RM)
+        rig.rebuild()
+        assert _state(rig, RM) == kept
+        assert not rig.dead

@@ -61,6 +61,7 @@ class FakeGateway:
         self.paused = asyncio.Event()
         self.paused.set()
         self.address = ""
+        self.more_handlers: list[grpc.GenericRpcHandler] = []
         self.ended_by_client: list[str] = []
         self._responses: list[tuple[str, Any]] = []
         self._changed = asyncio.Condition()
@@ -79,7 +80,8 @@ class FakeGateway:
             handlers[method] = grpc.stream_stream_rpc_method_handler(
                 self._handler(kind), request.FromString, response.SerializeToString
             )
-        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("si.v1.Scheduler", handlers)])
+        scheduler = grpc.method_handlers_generic_handler("si.v1.Scheduler", handlers)
+        self._server.add_generic_rpc_handlers([scheduler, *self.more_handlers])
         port = self._server.add_insecure_port(address)
         self.address = f"127.0.0.1:{port}"
         await self._server.start()

@@ -61,6 +61,15 @@ class ConfigurationAnswer:
     changes: tuple[str, ...]
 
 
+def configuration_answer(response: admin_pb2.UpdateConfigurationResponse) -> ConfigurationAnswer:
+    """The wire's answer in the client's words."""
+    problems = (
+        ConfigurationProblem(_SEVERITIES.get(each.severity, "unknown"), each.path, each.line, each.column, each.message)
+        for each in response.problems
+    )
+    return ConfigurationAnswer(response.accepted, tuple(problems), tuple(response.changes))
+
+
 class AdminClient:
     """Asks one gateway, or several in turn.
 
@@ -120,16 +129,7 @@ class AdminClient:
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details() or ""
             raise (AdminFailed if code in _TRY_AGAIN else AdminRefused)(code, details) from error
-        return ConfigurationAnswer(
-            answer.accepted,
-            tuple(
-                ConfigurationProblem(
-                    _SEVERITIES.get(each.severity, "unknown"), each.path, each.line, each.column, each.message
-                )
-                for each in answer.problems
-            ),
-            tuple(answer.changes),
-        )
+        return configuration_answer(answer)
 
     async def close(self) -> None:
         """Closes the connection."""

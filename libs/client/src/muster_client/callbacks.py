@@ -1,4 +1,4 @@
-"""What the client calls when the scheduler has decided something."""
+"""What the client calls when the scheduler has decided something, or asks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 
 
@@ -22,6 +23,10 @@ class Rejection(NamedTuple):
 
 
 Result = Awaitable[None] | None
+Said = bool | str
+Predicates = Callable[[pb.PredicatesQuestion], Said | Awaitable[Said]]
+Victims = int | str | None
+PreemptionPredicates = Callable[[pb.PreemptionPredicatesQuestion], Victims | Awaitable[Victims]]
 OnApplication = Callable[
     [Sequence[si.AcceptedApplication], Sequence[si.RejectedApplication], Sequence[si.UpdatedApplication]], Result
 ]
@@ -47,6 +52,19 @@ class Callbacks:
         and an exception in it is only logged.
     :param on_reregister_needed: the gateway does not know the RM; with its words. Register, then report everything.
     :param on_registered: after each registration the client made by itself; report everything here.
+
+    The following five open a fourth stream, on which the scheduler asks (docs/callbacks.md). Questions are answered
+    beside everything else, up to ``questions_at_once``; a plain function must be quick, an async one may wait. One that
+    raises says no, with the exception's text. News come in their order, one call at a time; a slow one holds the
+    questions up that come behind it.
+
+    :param predicates: may this ask go to this node? True, False, or the reason for a no, which explanations show.
+    :param preemption_predicates: would the ask fit once some of ``args.preemptAllocationKeys`` were gone? The index of
+        the last one that must go, at least ``args.startIndex``; None or a reason: no.
+    :param on_scheduling_states: asks that were skipped, reserved for, or fit on no node.
+    :param on_events: events of the RM; ``id`` is absent in events of asks, which are told nowhere else. After a
+        reconnection they go on behind the last one with an id.
+    :param state_dump: the RM's own state as JSON text, when an operator wants a dump; at most 512 KiB.
     """
 
     on_allocated: Callable[[Sequence[si.Allocation]], Result] | None = None
@@ -58,3 +76,8 @@ class Callbacks:
     on_stream: Callable[[str, bool], Result] | None = None
     on_reregister_needed: Callable[[str], Result] | None = None
     on_registered: Callable[[], Result] | None = None
+    predicates: Predicates | None = None
+    preemption_predicates: PreemptionPredicates | None = None
+    on_scheduling_states: Callable[[Sequence[si.UpdateContainerSchedulingStateRequest]], Result] | None = None
+    on_events: Callable[[Sequence[pb.Event]], Result] | None = None
+    state_dump: Callable[[], str | Awaitable[str]] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -13,9 +13,13 @@ import grpc
 import grpc.aio
 import structlog
 from muster_bus.clock import Clock, SystemClock
+from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 
+from muster_client.admin import DEFAULT_TIMEOUT_S, ConfigurationAnswer, configuration_answer
 from muster_client.backoff import Backoff
+from muster_client.callback_stream import NAME as CALLBACK
+from muster_client.callback_stream import CallbackStream, wants_callbacks
 from muster_client.callbacks import Callbacks, Rejection, Result
 from muster_client.errors import (
     CallbackFailed,
@@ -35,6 +39,7 @@ log = structlog.get_logger(__name__)
 RM_ID_METADATA = "muster-rm-id"  # whose stream it is, said before the first message
 
 _SERVICE = "/si.v1.Scheduler/"
+_CALLBACKS = "/muster.v1.Callbacks/Connect"
 _TRY_AGAIN = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -106,6 +111,9 @@ class RmClient:
         )
         self._nodes = self._stream("node", "UpdateNode", si.NodeResponse, self._on_node)
         self._streams: tuple[RmStream[Any], ...] = (self._nodes, self._applications, self._allocations)
+        self._asked = self._callback_stream() if wants_callbacks(self._callbacks) else None
+        if self._asked is not None:
+            self._streams += (self._asked,)
         self._register_lock = asyncio.Lock()
         self._supervisor: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
@@ -126,7 +134,7 @@ class RmClient:
     # ---- registration and life -----------------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Registers the RM and opens the three streams. Again: the scheduler starts afresh, and so does this client.
+        """Registers the RM and opens its streams. Again: the scheduler starts afresh, and so does this client.
 
         Tries for ``register_timeout_s`` while no gateway answers. Not to be called from a stream's callback (it would
         wait for itself); from ``on_reregister_needed`` it is.
@@ -213,6 +221,31 @@ class RmClient:
         hints = [("released", item.applicationID, item.allocationKey) for item in allocations if item.allocationKey]
         await self._send(self._allocations, si.AllocationRequest(rmID=self.rm_id, releases=releases), (), hints)
 
+    async def update_configuration(
+        self,
+        config: str,
+        *,
+        policy_group: str = "",
+        extra_config: Mapping[str, str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> ConfigurationAnswer:
+        """Gives this RM another configuration while it runs, whole or not at all, over its callback stream.
+
+        An RM without that stream (see :class:`Callbacks`) uses :meth:`AdminClient.update_configuration`.
+
+        :param config: YAML text; empty: the scheduler's default.
+        Raises: AdminFailed when there is no answer (the same call may be made again), ClientClosed.
+        """
+        self._must_be_open()
+        if self._asked is None:
+            raise ClientError("update_configuration: there is no callback stream, expected a callback that needs one")
+        if self._supervisor is None:
+            raise ClientClosed("the streams are not open: register() comes first")
+        request = si.UpdateConfigurationRequest(
+            rmID=self.rm_id, policyGroup=policy_group, config=config, extraConfig=extra_config
+        )
+        return configuration_answer(await self._asked.update_configuration(request, timeout_s))
+
     async def nodes_answered(self) -> None:
         """Returns when every created node is accepted or rejected. Bound it with asyncio.timeout."""
         await self._nodes.all_answered()
@@ -229,7 +262,7 @@ class RmClient:
         """Response numbers that no stream has brought (yet): a gap, if it stays."""
         return self._sequences.missing()
 
-    def last_sequence(self, stream: Literal["allocation", "application", "node"]) -> int:
+    def last_sequence(self, stream: Literal["allocation", "application", "node", "callback"]) -> int:
         """The last response number processed on a stream."""
         return self._sequences.last(stream)
 
@@ -298,13 +331,48 @@ class RmClient:
             except Exception as error:
                 raise CallbackFailed(f"a callback of the {name} stream raised {type(error).__name__}") from error
 
-        settings = self._settings
-        backoff = Backoff(
-            settings.backoff_min_ms, settings.backoff_max_ms, self._clock, seed=_seed(settings.backoff_seed, name)
-        )
         return RmStream(
-            name, open_call, deliver, self._indicate, self._sequences, settings, self.metrics, self._clock, backoff
+            name,
+            open_call,
+            deliver,
+            self._indicate,
+            self._sequences,
+            self._settings,
+            self.metrics,
+            self._clock,
+            self._backoff(name),
         )
+
+    def _callback_stream(self) -> CallbackStream:
+        respond = callbacks_pb2.ToResourceManager.FromString
+        make_call: Any = self._channel.stream_stream(_CALLBACKS, response_deserializer=respond)
+
+        def open_call(metadata: Metadata) -> Any:
+            return make_call(metadata=grpc.aio.Metadata(*self._metadata, *metadata))
+
+        async def guard(call: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await call()
+            except Exception as error:
+                raise CallbackFailed(f"a callback of the {CALLBACK} stream raised {type(error).__name__}") from error
+
+        return CallbackStream(
+            self.rm_id,
+            self._callbacks,
+            open_call,
+            guard,
+            self._indicate,
+            self._sequences,
+            self._settings,
+            self.metrics,
+            self._clock,
+            self._backoff(CALLBACK),
+        )
+
+    def _backoff(self, name: str) -> Backoff:
+        settings = self._settings
+        seed = _seed(settings.backoff_seed, name)
+        return Backoff(settings.backoff_min_ms, settings.backoff_max_ms, self._clock, seed=seed)
 
     async def _indicate(self, stream: str, opened: bool) -> None:
         if self._callbacks.on_stream is None:
@@ -329,9 +397,7 @@ class RmClient:
             response_deserializer=si.RegisterResourceManagerResponse.FromString,
         )
         settings, deadline = self._settings, self._clock.monotonic() + self._settings.register_timeout_s
-        backoff = Backoff(
-            settings.backoff_min_ms, settings.backoff_max_ms, self._clock, seed=_seed(settings.backoff_seed, "register")
-        )
+        backoff = self._backoff("register")
         while True:
             left_s = deadline - self._clock.monotonic()
             try:

@@ -43,7 +43,7 @@ class RegistrationRejected(ClientError):
 class StreamRefused(ClientError):
     """A stream ended with a status that another try does not cure.
 
-    :param stream: allocation, application or node.
+    :param stream: allocation, application, node or callback.
     """
 
     def __init__(self, stream: str, code: grpc.StatusCode, details: str) -> None:

@@ -17,4 +17,6 @@ class ClientMetrics:
     streams_opened: int = 0
     streams_lost: int = 0
     registrations: int = 0
+    questions_answered: int = 0  # on the callback stream
+    questions_failed: int = 0  # those of them where the RM's function raised
     sequence_numbers_missing: int = 0  # seen as missing at some time; they may have come since

@@ -1,7 +1,7 @@
 """Duplicates and gaps in the numbered responses.
 
-An RM has one order of responses, numbered from 1 without gaps, spread over three streams. So one stream sees growing
-numbers with holes (the other streams' numbers), and a hole in the union of the three that stays is a lost response.
+An RM has one order of responses, numbered from 1 without gaps, spread over its streams. So one stream sees growing
+numbers with holes (the other streams' numbers), and a hole in the union of them that stays is a lost response.
 """
 
 from __future__ import annotations

@@ -33,7 +33,13 @@ def main(channel: grpc.Channel) -> None:
 
     print("1. register, and say what the RM wants to be asked")
     scheduler.RegisterResourceManager(
-        si.RegisterResourceManagerRequest(rmID=RM, version="1.8.0", policyGroup="queues", config=QUEUES)
+        si.RegisterResourceManagerRequest(
+            rmID=RM,
+            version="1.8.0",
+            policyGroup="queues",
+            config=QUEUES,
+            extraConfig={"muster.callbacks.retry": "60s"},  # a refused node is asked about again after this pause
+        )
     )
     asked = Stream("callbacks", callbacks_pb2_grpc.CallbacksStub(channel).Connect, RM)
     asked.say(callbacks.FromResourceManager(hello=callbacks.Hello(rm_id=RM, predicates=True)))

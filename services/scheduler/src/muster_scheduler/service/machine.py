@@ -254,7 +254,6 @@ class SchedulerMachine:
                     message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
                     state.core.apply(callback_stream.answers(message), now_ns, out)
                     self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
-                    self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
                 case _:
                     raise _Unreadable(f"a body of the kind {body}, which nobody here takes")
         except DecodeError as error:

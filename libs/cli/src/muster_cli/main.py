@@ -199,6 +199,37 @@ def health(
     return 0 if ready else 1
 
 
+@app.command
+def top(
+    *,
+    gateway: str = "127.0.0.1:9090",
+    rm: str = "",
+    partition: str = "",
+    queue: str = "",
+    nodes: int = 10,
+    interval: float = 1.0,
+    once: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Shows what the scheduler does: counts and rates, queues, the fullest nodes, why asks are pending.
+
+    On a terminal until Ctrl-C; into a pipe one plain text after the other.
+
+    :param gateway: gRPC address of a gateway.
+    :param rm: the RM's id; needed where several are registered.
+    :param partition: [default]
+    :param queue: only this queue, with what is below it.
+    :param nodes: so many of the fullest nodes.
+    :param interval: seconds between two snapshots, at least 0.1.
+    :param once: print one snapshot, and end.
+    :param json: print each snapshot as one line of JSON (docs/metrics.md).
+    """
+    from muster_cli.top import Asked
+    from muster_cli.top import top as show
+
+    return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json))
+
+
 @topics_app.command(name="create")
 def topics_create(*, common: Common = _COMMON) -> int:
     """Makes the topics that are absent and checks the others; changes none that exists."""

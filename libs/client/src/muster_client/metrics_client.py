@@ -5,7 +5,7 @@ every field.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -249,7 +249,7 @@ class MetricsClient:
         queue: str = "",
         nodes_max: int = 0,
         interval_s: float = DEFAULT_INTERVAL_S,
-    ) -> AsyncIterator[MetricsSnapshot]:
+    ) -> AsyncGenerator[MetricsSnapshot, None]:
         """A snapshot at once, then one each interval (at least 0.1 s), until the caller leaves the loop.
 
         Parameters as of :meth:`get`. Who takes longer than the interval gets fewer, and always the newest.

@@ -1,0 +1,233 @@
+"""`muster top`: what it prints of one snapshot and of several, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from muster_cli.main import run
+from muster_cli.top_screen import Room, amount, bar, duration, fullest, percent
+from muster_proto.muster.v1 import metrics_pb2 as pb
+from unit.client.metrics_gateway import GIB, MetricsGateway, running, snapshot
+
+Code = grpc.StatusCode
+GONE = (Code.UNAVAILABLE, "this gateway is stopping")
+ONCE = """\
+muster top  rm-1  2024-01-02 03:04:05 UTC  the figures are 12 records, 0.5 s behind
+nodes         4 (1 draining)
+applications  3 Accepted, 12 Running
+allocations   600, 7 asks pending, 2 reservations
+so far        1,000 allocated, 400 released, 3 preempted, 0 timed out, 0 replaced
+rejected      9 asks
+decisions     500 made, 2.0 ms each
+
+cluster                   allocated  capacity  pending
+memory   █████████░  97%      250Gi     256Gi        0
+vcore    ██░░░░░░░░  25%         16        64       70
+
+pending because of  asks
+QUEUE_MAX              5
+NO_NODE_HAS_ROOM       2
+
+queue           running  fullest of its max                memory   vcore
+root                 12  █████████░  97%     256Gi memory   250Gi  16 +70
+  a (Draining)    12/20  ████████░░  80%     20 vcore       250Gi  16 +70
+  b                   0  -                                      -       -
+
+fullest nodes                   allocations  free memory  free vcore
+n1             █████████░  98%          300       2048Mi          23  draining
+n2             ░░░░░░░░░░   0%            0            -          32
+
+process  cpu  memory    up  streams
+gateway    -   200Mi  1h1m        3
+"""
+
+
+@pytest.fixture
+def gateway() -> Iterator[MetricsGateway]:
+    with running() as gateway:
+        yield gateway
+
+
+def top(gateway: MetricsGateway, *arguments: str) -> int:
+    return run(["top", "--gateway", gateway.address, *arguments])
+
+
+def test_once(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert top(gateway, "--once") == 0
+    assert capsys.readouterr().out == ONCE
+    (request, _) = gateway.asked[0]
+    assert request == pb.MetricsRequest(nodes_max=10)
+
+
+def test_into_a_pipe_there_are_no_control_characters(
+    gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.answers = [snapshot(), snapshot(1)]
+    top(gateway)
+    out = capsys.readouterr().out
+    assert not [sign for sign in out if unicodedata.category(sign) == "Cc" and sign != "\n"]
+
+
+def test_rates_are_those_between_two_snapshots(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    later = {"allocated": 3_400, "released": 400, "decisions": 600, "deciding_us": 1_500_000, "asks_rejected": 11}
+    gateway.answers = [snapshot(), snapshot(2, **later)]
+    assert top(gateway) == 0
+    first, second = capsys.readouterr().out.split("\n\nmuster top")
+    assert "/s" not in first
+    assert "so far        3,400 allocated (+1,200/s), 400 released, 3 preempted" in second
+    assert "rejected      11 asks (+1/s)" in second
+    assert "decisions     600 made (+50/s), 5.0 ms each, 25% of the time" in second
+    assert "gateway  50%   200Mi  1h1m        3" in second
+
+
+def test_counts_that_began_anew_have_no_rate(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.answers = [snapshot(), snapshot(1, allocated=5, decisions=1, deciding_us=10)]
+    top(gateway)
+    assert "so far        5 allocated, 400 released" in capsys.readouterr().out
+
+
+def test_questions_are_shown_when_there_were_any(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.answers = [snapshot(0, questions=10, questions_refused=3, questions_unanswered=1)]
+    top(gateway, "--once")
+    assert "questions to the RM  10 asked, 3 answered no, 1 unanswered" in capsys.readouterr().out
+
+
+def test_json_lines(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.answers = [snapshot(), snapshot(1)]
+    assert top(gateway, "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["taken_ns"] for line in lines] == [snapshot().taken_ns, snapshot(1).taken_ns]
+    assert lines[0]["scheduler"]["tally"]["allocated"] == 1_000
+    assert lines[0]["queues"][1]["path"] == "root.a"
+    assert top(gateway, "--json", "--once") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_what_is_asked_for(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    top(gateway, "--rm", "rm-1", "--queue", "root.a", "--partition", "p", "--nodes", "3", "--interval", "0.5", "--json")
+    what = pb.MetricsRequest(rm_id="rm-1", queue="root.a", partition="p", nodes_max=3)
+    assert gateway.asked[0][0] == pb.WatchMetricsRequest(what=what, interval_ms=500)
+
+
+def test_one_queue_is_shown_with_its_whole_path(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = snapshot()
+    del answer.queues[0], answer.queues[1]
+    answer.queues.add(path="root.a.deep", state="Active")
+    gateway.answers = [answer]
+    top(gateway, "--once", "--queue", "root.a")
+    out = capsys.readouterr().out
+    assert "\nroot.a (Draining) " in out
+    assert "\n  deep " in out
+
+
+def test_many_queues_are_cut_and_counted(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = snapshot()
+    answer.queues.extend(pb.QueueMetrics(path=f"root.q{number}", state="Active") for number in range(1_000))
+    gateway.answers = [answer]
+    top(gateway, "--once")
+    out = capsys.readouterr().out
+    assert "\nand 963 more\n" in out
+    assert "q36 " in out
+    assert "q37 " not in out
+
+
+def test_names_are_no_markup(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = snapshot()
+    answer.rm_id = "[bold]rm[/]"
+    answer.nodes[0].node_id = "[red]n1"
+    answer.scheduler.capacity["[x]/gpu"] = 8
+    gateway.answers = [answer]
+    assert top(gateway, "--once") == 0
+    out = capsys.readouterr().out
+    assert "[bold]rm[/]" in out
+    assert "[red]n1" in out
+    assert "[x]/gpu" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--interval", "0.05"), "muster: --interval 0.05: expected at least 0.1 s\n"),
+        (("--nodes", "0"), "muster: --nodes 0: expected at least 1\n"),
+    ],
+)
+def test_what_cannot_be_asked(
+    gateway: MetricsGateway, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert top(gateway, *arguments) == 2
+    assert capsys.readouterr().err == message
+    assert not gateway.asked
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_refusal_is_one_clear_line(
+    gateway: MetricsGateway, capsys: pytest.CaptureFixture[str], *, once: bool
+) -> None:
+    gateway.answers = [(Code.NOT_FOUND, "Resource manager not found: 'nope'")]
+    assert top(gateway, "--rm", "nope", *(["--once"] if once else [])) == 1
+    assert capsys.readouterr().err == f"muster: {gateway.address}: Resource manager not found: 'nope' (NOT_FOUND)\n"
+
+
+def test_into_a_pipe_it_ends_with_the_gateway(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.answers = [snapshot(), GONE]
+    assert top(gateway, "--json") == 1
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1
+    assert captured.err == f"muster: {gateway.address}: no answer: this gateway is stopping (UNAVAILABLE)\n"
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("vcore", 0, "0"),
+        ("vcore", 500, "0.5"),
+        ("vcore", 16_000, "16"),
+        ("vcore", 16_250, "16.2"),
+        ("vcore", 125_514_000, "126k"),
+        ("memory", 512, "512"),
+        ("memory", 1 << 20, "1024Ki"),
+        ("memory", 100 * GIB, "100Gi"),
+        ("memory", -3 * GIB, "-3072Mi"),
+        ("ephemeral-storage", 20 << 40, "20Ti"),
+        ("pods", 110, "110"),
+        ("nvidia.com/gpu", 123_456_789, "123M"),
+        ("pods", (1 << 63) - 1, "9223P"),
+    ],
+)
+def test_amounts_are_short(name: str, value: int, text: str) -> None:
+    assert amount(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59.9, "59s"), (61, "1m1s"), (3_700, "1h1m"), (90_000, "1d1h")]
+)
+def test_durations_have_two_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "share"), [(0, 0, 0), (5, 0, 100), (0, 5, 0), (1, 3, 33), (7, 2, 350), (-1, 2, 0)]
+)
+def test_shares(used: int, limit: int, share: int) -> None:
+    assert percent(used, limit) == share
+
+
+def test_the_fullest_type_is_that_of_the_largest_share() -> None:
+    assert fullest({"vcore": 1, "memory": 3}, {"vcore": 2, "memory": 5}) == ("memory", 60)
+    assert fullest({"memory": 3}, {"vcore": 2}) == ("vcore", 0)
+    assert fullest({"memory": 3}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, ".......... "), (1, "#......... "), (99, "#########. "), (100, "########## "), (300, "########## ")],
+)
+def test_a_bar_shows_something_as_something_and_only_full_as_full(value: int, text: str) -> None:
+    assert bar(value, Room(1, 1, plain=True)).plain == f"{text}{value:>3}%"

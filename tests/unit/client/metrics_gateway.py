@@ -1,0 +1,130 @@
+"""A gateway that knows muster.v1.Metrics only, and answers as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from muster_proto.muster.v1 import metrics_pb2 as pb
+from muster_proto.muster.v1.metrics_pb2_grpc import MetricsServicer, add_MetricsServicer_to_server
+
+SECOND_NS = 1_000_000_000
+AT_NS = 1_704_164_645 * SECOND_NS  # 2024-01-02 03:04:05 UTC
+GIB = 1 << 30
+
+
+def snapshot(second: int = 0, **tally: int) -> pb.MetricsSnapshot:
+    """Some figures; ``tally``: what is other than below."""
+    counts = {"allocated": 1_000, "released": 400, "preempted": 3, "decisions": 500, "deciding_us": 1_000_000}
+    return pb.MetricsSnapshot(
+        taken_ns=AT_NS + second * SECOND_NS,
+        rm_id="rm-1",
+        scheduler=pb.SchedulerMetrics(
+            applications={"Running": 12, "Accepted": 3},
+            nodes=4,
+            nodes_draining=1,
+            asks_pending=7,
+            allocations=600,
+            reservations=2,
+            pending_by_reason={"QUEUE_MAX": 5, "NO_NODE_HAS_ROOM": 2},
+            tally=pb.Tally(**{**counts, "asks_rejected": 9, "events": 77, **tally}),
+            capacity={"vcore": 64_000, "memory": 256 * GIB},
+            allocated={"vcore": 16_000, "memory": 250 * GIB},
+            pending={"vcore": 70_000},
+        ),
+        queues=[
+            pb.QueueMetrics(
+                path="root",
+                state="Active",
+                max={"vcore": 64_000, "memory": 256 * GIB},
+                allocated={"vcore": 16_000, "memory": 250 * GIB},
+                pending={"vcore": 70_000},
+                applications=15,
+                applications_running=12,
+            ),
+            pb.QueueMetrics(
+                path="root.a",
+                state="Draining",
+                leaf=True,
+                guaranteed={"vcore": 1_000},
+                max={"vcore": 20_000},
+                allocated={"vcore": 16_000, "memory": 250 * GIB},
+                pending={"vcore": 70_000},
+                preempting={"vcore": 500},
+                applications=15,
+                applications_running=12,
+                applications_max=20,
+            ),
+            pb.QueueMetrics(path="root.b", state="Active", leaf=True),
+        ],
+        nodes=[
+            pb.NodeMetrics(
+                node_id="n1",
+                capacity={"vcore": 32_000, "memory": 128 * GIB},
+                allocated={"vcore": 8_000, "memory": 126 * GIB},
+                occupied={"vcore": 1_000},
+                available={"vcore": 23_000, "memory": 2 * GIB},
+                allocations=300,
+                used_percent=98,
+            ),
+            pb.NodeMetrics(node_id="n2", schedulable=True, capacity={"vcore": 32_000}, available={"vcore": 32_000}),
+        ],
+        runtime=pb.RuntimeMetrics(
+            processes=[
+                pb.ProcessMetrics(
+                    name="gateway",
+                    cpu_seconds=10.0 + second / 2,
+                    memory_bytes=200 << 20,
+                    garbage_collections=5,
+                    uptime_seconds=3_700 + second,
+                    streams_open=3,
+                )
+            ],
+            view_lag_records=12,
+            view_lag_seconds=0.5,
+        ),
+    )
+
+
+Answer = pb.MetricsSnapshot | tuple[grpc.StatusCode, str]
+
+
+class MetricsGateway(MetricsServicer):
+    """A server on a free port.
+
+    :ivar asked: the requests, and their metadata.
+    :ivar answers: what Watch sends, and the first of which Get gives; a status and its details: the call ends so.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, dict[str, str]]] = []
+        self.answers: list[Answer] = [snapshot()]
+        self.address = ""
+
+    def Get(self, request: Any, context: Any) -> Any:
+        return next(self.Watch(request, context))
+
+    def Watch(self, request: Any, context: Any) -> Any:
+        self.asked.append((request, dict(context.invocation_metadata())))
+        for answer in self.answers:
+            if isinstance(answer, tuple):
+                context.abort(*answer)
+            yield answer
+
+
+@contextmanager
+def running() -> Iterator[MetricsGateway]:
+    """Served by threads: the caller may run an event loop of its own."""
+    gateway = MetricsGateway()
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        server = grpc.server(threads)
+        add_MetricsServicer_to_server(gateway, server)
+        gateway.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield gateway
+        finally:
+            server.stop(None).wait()

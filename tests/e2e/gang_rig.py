@@ -160,6 +160,7 @@ class Rm:
     """A resource manager that remembers what it heard, in order, and confirms nothing by itself.
 
     :param previous: it speaks as seed 001: AllocationAsks with maxAllocations, UUIDs, nodes with their allocations.
+    :param callbacks: further ones, of its callback stream.
     :ivar heard: everything, in the order of each stream.
     :ivar runs: what was allocated and not released, by name; no node may ever have more of it than it has room for.
     :ivar confirms: it confirms at once whatever it is told to end.
@@ -167,7 +168,9 @@ class Rm:
 
     confirms = False
 
-    def __init__(self, gateway: str, http: str, rm_id: str, queues: str, *, previous: bool = False) -> None:
+    def __init__(
+        self, gateway: str, http: str, rm_id: str, queues: str, *, previous: bool = False, **callbacks: Any
+    ) -> None:
         self.rm_id, self.previous = rm_id, previous
         self.heard: list[Told] = []
         self.runs: dict[str, si.Allocation] = {}
@@ -183,6 +186,7 @@ class Rm:
             on_released_asks=self._dropped,
             on_rejected_allocation=self._rejected,
             on_application=self._application,
+            **callbacks,
         )
         self._gateway, self._queues = gateway, queues
         self.client = self._new_client()

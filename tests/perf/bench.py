@@ -37,7 +37,20 @@ BACKENDS = tuple(GOAL_ASKS_PER_S)
 CLOCK_ASKS_PER_S = 500.0
 PACED_CHUNK, BURST_CHUNK = 5, 100
 # What is measured, in the order of the table.
-SCENARIOS = ("throughput", "churn", "latency", "burst", "paced", "gangs", "gangs_latency")
+SCENARIOS = (
+    "throughput",
+    "churn",
+    "latency",
+    "callbacks",
+    "callbacks_refusing",
+    "callbacks_latency",
+    "burst",
+    "paced",
+    "gangs",
+    "gangs_latency",
+)
+# Of all pairs of ask and node, by an RM that refuses some.
+REFUSED_PERCENT = 30
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 console = Console(stderr=True)
@@ -66,9 +79,28 @@ async def throughput_and_churn(deployment: Deployment, shape: Shape) -> dict[str
     }
 
 
-async def latency(deployment: Deployment, shape: Shape, duration_s: float) -> dict[str, Any]:
+async def asked(deployment: Deployment, shape: Shape, refused_percent: int) -> dict[str, Any]:
+    """10,000 asks up front, by an RM that is asked before each is placed."""
+    driver = Driver(deployment.gateway, f"bench-callbacks-{refused_percent}", shape, refused_percent)
+    async with driver.client() as rm:
+        await driver.set_up(rm)
+        cpu_before = sum(cpu_seconds(deployment).values())
+        up_front = await driver.ask_up_front(rm, "a")
+        cpu_s = round(sum(cpu_seconds(deployment).values()) - cpu_before, 2)
+    return {
+        "refused_percent": refused_percent,
+        **up_front,
+        "questions_each": round(driver.questions / shape.asks, 2),
+        "server_cpu_s": cpu_s,
+    }
+
+
+async def latency(
+    deployment: Deployment, shape: Shape, duration_s: float, refused_percent: int | None = None
+) -> dict[str, Any]:
     """500 asks/s, one by one."""
-    driver = Driver(deployment.gateway, "bench-latency", shape)
+    rm_id = "bench-latency" if refused_percent is None else "bench-callbacks-latency"
+    driver = Driver(deployment.gateway, rm_id, shape, refused_percent)
     async with driver.client() as rm:
         await driver.set_up(rm)
         await driver.ask_on_a_clock(rm, "warm", CLOCK_ASKS_PER_S, 1.0)
@@ -106,6 +138,10 @@ async def measure(backend: str, deployment: Deployment, quick: bool, only: str) 
             found |= await throughput_and_churn(deployment, shape)
         if "latency".startswith(only):
             found["latency"] = await latency(deployment, shape, 5.0 if quick else 20.0)
+        if "callbacks".startswith(only):
+            found["callbacks"] = await asked(deployment, shape, 0)
+            found["callbacks_refusing"] = await asked(deployment, shape, REFUSED_PERCENT)
+            found["callbacks_latency"] = await latency(deployment, shape, 5.0 if quick else 20.0, 0)
         for mode in ("burst", "paced"):
             if mode.startswith(only):
                 found[mode] = await trace(deployment, mode, GOAL_ASKS_PER_S[backend])
@@ -200,7 +236,10 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="so many times, on new processes")
     parser.add_argument("--quick", action="store_true", help="one run, five seconds of latency")
     parser.add_argument(
-        "--only", choices=("throughput", "latency", "burst", "paced", "gangs"), default="", help="not for README.md"
+        "--only",
+        choices=("throughput", "latency", "callbacks", "burst", "paced", "gangs"),
+        default="",
+        help="not for README.md",
     )
     parser.add_argument("--json", "--out", type=Path, help="where the result goes; standard output otherwise")
     options = parser.parse_args()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from muster_client import Callbacks, RmClient, application, ask, node, release
 from muster_client.accounts import percentile
+from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 
 T = TypeVar("T")
@@ -41,11 +43,17 @@ def queue_config(queues: int) -> str:
 
 @dataclass(slots=True)
 class Driver:
-    """One RM's run. All times are monotonic seconds of this process."""
+    """One RM's run. All times are monotonic seconds of this process.
+
+    :param refused_percent: the RM wants to be asked before anything is placed, and refuses so many of all pairs of ask
+        and node, always the same ones; None: it is not asked.
+    """
 
     gateway: str
     rm_id: str
     shape: Shape
+    refused_percent: int | None = None
+    questions: int = 0
     due_at: dict[str, float] = field(default_factory=dict)
     latencies_s: list[float] = field(default_factory=list)
     allocated: int = 0
@@ -54,6 +62,7 @@ class Driver:
     last_at: float = 0.0
     _wanted: int = 0
     _reached: asyncio.Event = field(default_factory=asyncio.Event)
+    _asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     def client(self) -> RmClient:
         """An RmClient with this driver's callbacks."""
@@ -67,6 +76,8 @@ class Driver:
                 on_rejected_allocation=lambda items: self.rejected.extend(item.reason for item in items),
                 on_application=lambda _, rejected, __: self.rejected.extend(item.reason for item in rejected),
                 on_node=lambda _, rejected: self.rejected.extend(item.reason for item in rejected),
+                on_stream=self._on_stream,
+                predicates=None if self.refused_percent is None else self._fits,
             ),
         )
 
@@ -89,6 +100,8 @@ class Driver:
         """Registers, adds nodes and applications; gives the seconds from the first node to the last acceptance."""
         shape = self.shape
         await rm.register()
+        if self.refused_percent is not None:
+            await asyncio.wait_for(self._asked.wait(), STEP_TIMEOUT_S)
         share = max(1, -(-int(shape.asks * ROOM) // shape.nodes))
         capacity = {"vcore": share * CORES_MILLI, "memory": share * MEMORY_BYTES, "pods": 1_048_576}
         nodes = [node(f"node-{number}", capacity) for number in range(shape.nodes)]
@@ -161,6 +174,15 @@ class Driver:
         found = {f"latency_p{percent}_ms": percentile(values, percent) * 1_000 for percent in (50, 95, 99)}
         found["latency_max_ms"] = max(values) * 1_000
         return {name: round(value, 2) for name, value in found.items()}
+
+    def _on_stream(self, stream: str, opened: bool) -> None:
+        if stream == "callback" and opened:
+            self._asked.set()
+
+    def _fits(self, question: pb.PredicatesQuestion) -> bool:
+        self.questions += 1
+        pair = f"{question.args.allocationKey} {question.args.nodeID}"
+        return zlib.crc32(pair.encode()) % 100 >= (self.refused_percent or 0)
 
     def _on_allocated(self, items: Sequence[si.Allocation]) -> None:
         self.last_at = now = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 MASK = "***"
@@ -16,6 +17,7 @@ _YAML = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def is_secret(name: str) -> bool:
     """Whether what has this name is not to be shown."""
     return any(pattern.search(name) is not None for pattern in (_WORD, _KEY, _HUMP_KEY))

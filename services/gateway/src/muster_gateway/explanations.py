@@ -62,7 +62,8 @@ def _sentences(body: bytes) -> list[str]:
 def _told(found: Mapping[str, Any]) -> Iterator[str]:
     yield found["message"]
     for name, key in _LISTS.items():
-        for each in found.get(name, ()):
+        listed = found.get(name)
+        for each in listed if isinstance(listed, list) else ():  # (a queue has counts there)
             yield f"{each[key]}: {each['message']}"
     refusals = found.get("refusals")
     for refusal in refusals if isinstance(refusals, list) else ():  # (a node has their number there)

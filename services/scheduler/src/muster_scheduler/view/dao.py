@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from msgspec import Struct, field
+from muster_service.secrets import masked
 from muster_si.constants import ALLOC_TYPE_STATIC, FOREIGN, HOST_NAME, RACK_NAME
 
 from muster_scheduler.core.gang import TaskGroup
@@ -373,7 +374,7 @@ def queue_head(partition: Partition, queue: Queue, shown_partition: str) -> Queu
         headroom=headroom(partition, queue),
         is_leaf=queue.leaf,
         is_managed=queue.managed,
-        properties=queue.properties,
+        properties=masked(queue.properties),
         parent=queue.parent.path if queue.parent is not None else "",
         template=_template(queue),
     )
@@ -387,7 +388,7 @@ def _template(queue: Queue) -> TemplateDao | None:
         max_applications=template.max_applications,
         max_resource=template.maximum or {},
         guaranteed_resource=template.guaranteed or {},
-        properties=template.properties,
+        properties=masked(template.properties),
     )
 
 

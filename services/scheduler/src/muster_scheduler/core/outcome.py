@@ -199,6 +199,13 @@ class PreemptionPredicatesAsked(NamedTuple):
     due_ns: int
 
 
+class QuestionRefused(NamedTuple):
+    """The RM said no to a question, or nothing in time. For the tally; it is not told."""
+
+    question: int
+    unanswered: bool
+
+
 class SchedulingState(IntEnum):
     """si.v1.UpdateContainerSchedulingStateRequest.SchedulingState, as far as the core says it."""
 
@@ -238,6 +245,7 @@ Fact = (
     | TooSmallCluster
     | PredicatesAsked
     | PreemptionPredicatesAsked
+    | QuestionRefused
     | SchedulingStateChanged
     | ConfigurationAnswer
 )

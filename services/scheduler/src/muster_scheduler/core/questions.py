@@ -32,6 +32,7 @@ from muster_scheduler.core.outcome import (
     Outcome,
     PredicatesAsked,
     PreemptionPredicatesAsked,
+    QuestionRefused,
     SchedulingState,
     SchedulingStateChanged,
 )
@@ -245,6 +246,7 @@ class Questions:
         inquiry.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
         node = inquiry.nodes[question]
         if not fits:
+            out.facts.append(QuestionRefused(question, unanswered))
             self._refuse(inquiry.ask, Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered), node)
         if len(inquiry.answers) == len(inquiry.nodes):
             self._settle(inquiry, out, now_ns)

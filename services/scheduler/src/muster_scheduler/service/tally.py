@@ -14,6 +14,9 @@ from muster_scheduler.core.outcome import (
     Detail,
     NewAllocation,
     Outcome,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
+    QuestionRefused,
     RejectedApplication,
     RejectedAsk,
     RejectedNode,
@@ -48,6 +51,13 @@ def counted(out: Outcome) -> Tally:
                 more.nodes_accepted += 1
             case RejectedNode():
                 more.nodes_rejected += 1
+            case PredicatesAsked() | PreemptionPredicatesAsked():
+                more.questions += 1
+            case QuestionRefused():
+                if fact.unanswered:
+                    more.questions_unanswered += 1
+                else:
+                    more.questions_refused += 1
     # Not every release at the RM's word is told to it, nor is each that it is told one of an allocation.
     cancelled, node_removed = _ENDED_BY_RM
     for event in out.events:

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
 import unicodedata
 from collections.abc import Iterator
 
@@ -14,6 +22,7 @@ from muster_proto.muster.v1 import metrics_pb2 as pb
 from unit.client.metrics_gateway import GIB, MetricsGateway, running, snapshot
 
 Code = grpc.StatusCode
+PATIENCE_S = 20.0
 GONE = (Code.UNAVAILABLE, "this gateway is stopping")
 ONCE = """\
 muster top  rm-1  2024-01-02 03:04:05 UTC  the figures are 12 records, 0.5 s behind
@@ -178,6 +187,69 @@ def test_into_a_pipe_it_ends_with_the_gateway(gateway: MetricsGateway, capsys: p
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1
     assert captured.err == f"muster: {gateway.address}: no answer: this gateway is stopping (UNAVAILABLE)\n"
+
+
+# ---- on a terminal ---------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """`muster top` in a process of its own, on a terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._here, there = pty.openpty()
+        termios.tcsetwinsize(there, (50, 120))
+        command = [sys.executable, "-c", "from muster_cli.main import main; main()", "top", *arguments]
+        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(command, stdin=there, stdout=there, stderr=there, env=environment)
+        os.close(there)
+        self.seen = b""
+
+    def wait_for(self, text: bytes) -> None:
+        """Reads until it was shown."""
+        until = time.monotonic() + PATIENCE_S
+        while text not in self.seen:
+            assert time.monotonic() < until, f"{text!r} was not shown: {self.seen[-2000:]!r}"
+            if select.select([self._here], [], [], 0.1)[0]:
+                self.seen += self._read()
+
+    def interrupt(self) -> int:
+        """Ctrl-C; reads what else comes, and gives the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        while more := self._read():
+            self.seen += more
+        return self.process.wait(PATIENCE_S)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._here, 1 << 16)
+        except OSError:  # the other end is closed
+            return b""
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._here)
+
+
+@pytest.fixture
+def terminal(gateway: MetricsGateway) -> Iterator[Terminal]:
+    gateway.answers = [snapshot(), GONE]
+    terminal = Terminal("--gateway", gateway.address)
+    yield terminal
+    terminal.end()
+
+
+def test_on_a_terminal_it_takes_the_screen_waits_for_the_gateway_and_gives_the_screen_back(
+    gateway: MetricsGateway, terminal: Terminal
+) -> None:
+    terminal.wait_for(b"fullest nodes")
+    terminal.wait_for(b"(UNAVAILABLE): trying again")
+    gateway.answers = [snapshot(0, preempted=4_711), GONE]
+    terminal.wait_for(b"4,711 preempted")
+    assert terminal.interrupt() == 130
+    taken, given_back = b"\x1b[?1049h", b"\x1b[?1049l"
+    assert terminal.seen.count(taken) == terminal.seen.count(given_back) == 1
+    assert b"Traceback" not in terminal.seen
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------

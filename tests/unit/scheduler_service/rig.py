@@ -9,6 +9,7 @@ from itertools import count
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import HEADER_ERROR, HEADER_EVENT_ID, Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.core import invariants
 from muster_scheduler.core.scheduler import SchedulerCore
@@ -140,6 +141,11 @@ class Rig:
             assert envelope.sequence == 0
             self.registrations.append(envelope.registration)
             return
+        if envelope.stream == pb.STREAM_CALLBACK:
+            told = callbacks_pb2.ToResourceManager.FromString(envelope.response)
+            assert told.response_sequence == envelope.sequence
+            self.responses.append((envelope.sequence, told))
+            return
         kinds = {
             pb.STREAM_ALLOCATION: si.AllocationResponse,
             pb.STREAM_APPLICATION: si.ApplicationResponse,
@@ -178,6 +184,10 @@ def envelope(body: object, rm_id: str = RM) -> pb.RequestEnvelope:
             made.node = body.SerializeToString()
         case pb.RmLifecycle():
             made.lifecycle.CopyFrom(body)
+        case pb.CallbackStream():
+            made.callback_stream.CopyFrom(body)
+        case callbacks_pb2.FromResourceManager():
+            made.callback_answers = body.SerializeToString()
         case _:
             raise TypeError(type(body))
     return made

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 from muster_bus.log import Record
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
+from muster_proto.muster.v1.callbacks_pb2 import FromResourceManager, PredicatesAnswer
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.follower import TALLIED, StateFolder, Tally
 from muster_scheduler.service.machine import SchedulerMachine
@@ -150,6 +152,21 @@ def test_a_replacement_is_one_placeholder_and_two_allocations(rig: Rig) -> None:
     assert counts(rig) == {**BEGUN, "allocated": 1, "replaced": 1}
     rig.send(make.release("app", "p", si.PLACEHOLDER_REPLACED))
     assert counts(rig) == {**BEGUN, "allocated": 2, "replaced": 1}
+
+
+def test_questions_and_what_became_of_them(rig: Rig) -> None:
+    """Three asks, three nodes that they might go to: yes, no, and no answer."""
+    rig.send(pb.CallbackStream(connected=True, predicates=True, epoch=1))
+    rig.send(make.asks(*(make.allocation("app", f"k{number}", vcore=1_000) for number in range(3))))
+    assert counts(rig) == {**BEGUN, "questions": 3}
+    yes, no, _ = (question.id for question in rig.of("predicates"))  # type: ignore[attr-defined]
+    answers = [PredicatesAnswer(id=yes, fits=True), PredicatesAnswer(id=no, reason="a taint")]
+    rig.send(FromResourceManager(predicates=answers), FromResourceManager(predicates=answers))
+    assert counts(rig) == {**BEGUN, "questions": 3, "questions_refused": 1, "allocated": 1}
+    rig.now_ns += 10 * SECOND_NS
+    rig.tick()
+    assert tally(rig).questions_unanswered == 1
+    assert tally(rig).questions_refused == 1
 
 
 def test_a_registration_again_keeps_the_tally(rig: Rig) -> None:

@@ -8,7 +8,6 @@ store's and the view's to say.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -199,7 +198,7 @@ class AdminServicer:
         answer = await self._view.get(path_of("resource-managers"), rm_id)
         if answer.status not in (_OK, _NOT_FOUND):
             raise ViewSilent(f"the view answers with HTTP status {answer.status}: try again")
-        registered = {each["rmID"]: each for each in json.loads(answer.body)} if answer.status == _OK else {}
+        registered = {each["rmID"]: each for each in answer.json()} if answer.status == _OK else {}
         living = await self._sessions.living()
         return [
             admin_codec.resource_manager(

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from muster_gateway.admin_codec import Explained
 from muster_gateway.errors import InvalidRequest, NotThere, ViewSilent, shown
-from muster_gateway.view_client import ViewClient, path_of
+from muster_gateway.view_client import ViewAnswer, ViewClient, path_of
 
 _OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
 # The JSON has all of them; a person reads so many.
@@ -30,8 +30,7 @@ async def explain(view: ViewClient, wanted: Explained) -> tuple[bytes, list[str]
     answer = await view.get(path, wanted.rm_id, {"partition": wanted.partition})
     if answer.status == _OK:
         large = len(answer.body) > _LARGE_BYTES
-        read = asyncio.to_thread(_sentences, answer.body) if large else None
-        return answer.body, await read if read is not None else _sentences(answer.body)
+        return answer.body, await asyncio.to_thread(_sentences, answer) if large else _sentences(answer)
     message = _message(answer.body)
     if answer.status == _NOT_FOUND and not message.startswith(_NO_RM):
         named = " ".join(shown(part) for part in wanted.parts)
@@ -48,8 +47,8 @@ def _message(body: bytes) -> str:
         return ""
 
 
-def _sentences(body: bytes) -> list[str]:
-    found = json.loads(body)
+def _sentences(answer: ViewAnswer) -> list[str]:
+    found = answer.json()
     said: list[str] = []
     for sentence in _told(found):
         if len(said) == SENTENCES_MAX:

@@ -101,7 +101,7 @@ class StateDump:
             raise ViewSilent(
                 f"the view does not know the resource manager yet (HTTP status {answer.status}): try again"
             )
-        return json.loads(answer.body)
+        return answer.json()
 
     async def _joined(self, paths: Sequence[tuple[str, ...]], *, listed: bool = True) -> AsyncIterator[bytes]:
         """The elements of several lists (or single objects) as those of one, without its brackets."""
@@ -123,7 +123,7 @@ class StateDump:
 async def _elements(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """A list's text without its brackets; nothing of an empty one."""
     first, held = True, b""
-    async for piece in pieces:
+    async for piece in pieces:  # (each has something in it)
         text = held + (piece[1:] if first else piece)
         if first and piece[:1] != b"[":
             raise ViewSilent("the view answers with something else than a list")

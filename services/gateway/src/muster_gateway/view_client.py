@@ -8,6 +8,7 @@ in the time between two pieces and in the size of each.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -40,6 +41,13 @@ class ViewAnswer:
 
     status: int
     body: bytes
+
+    def json(self) -> Any:
+        """The body, read. Raises ViewSilent when it is no JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise ViewSilent("the view's answer is no JSON: try again") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,12 @@ CASTS = [
 ]
 
 # Nothing is told twice and no time is lost by waiting for a sweep; the rest is as `muster up` has it.
-SETTINGS = ("gateway.resend_window_s=0", "gateway.lease_ttl_s=0.5", "log.partitions=2", "process.log_level=warning")
+SETTINGS = (
+    "gateway.resend_window_s=0",
+    "gateway.lease_ttl_s=0.5",
+    "scheduler.worker.idle_wait_s=0.05",
+    "log.partitions=2",
+)
 EMBEDDED = pytest.param("embedded", marks=pytest.mark.xdist_group("lifecycles embedded"))
 KAFKA = pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.redis, pytest.mark.xdist_group("lifecycles kafka")])
 

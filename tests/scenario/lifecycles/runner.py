@@ -185,9 +185,9 @@ def said_by(value: Any, generation: str) -> Any:
 
 # ---- playing -------------------------------------------------------------------------------------------------------
 
-_ACTIONS = {"register", "send", "lose", "shutdown", "forward"}
-_EXPECTATIONS = {"answer", "hear", "see", "events", "ended"}
-_STEP_WORDS = {"as", "only", *_ACTIONS, *_EXPECTATIONS}
+_ACTIONS = ("register", "send", "lose", "shutdown", "forward")
+_EXPECTATIONS = ("hear", "ended", "see", "events")  # in this order: what is heard is in REST, or will be
+_STEP_WORDS = {"as", "only", "answer", *_ACTIONS, *_EXPECTATIONS}
 
 
 async def play(muster: Muster, scenario: Scenario, cast: Mapping[str, str]) -> None:
@@ -226,19 +226,19 @@ async def _play_step(role: _Role, step: Plain, where: str) -> int:
     mine = said_by(said, generation)
     assert isinstance(mine, dict)
     try:
-        actions = [word for word in mine if word in _ACTIONS]
+        actions = [word for word in _ACTIONS if word in mine]
         if len(actions) > 1:
             raise ScenarioError(f"one step does one thing, not {', '.join(actions)}")
         for word in actions:
             await role.does(word, mine[word], mine.get("answer", ""))
-        for word in _EXPECTATIONS - {"answer"}:
-            if word in mine:
-                await role.expects(word, mine[word])
+        looked_at = [word for word in _EXPECTATIONS if word in mine]
+        for word in looked_at:
+            await role.expects(word, mine[word])
     except (AssertionError, KeyError) as error:
         raise AssertionError(f"{where}: {step}: {error}") from error
     except (ParseError, ScenarioError) as error:
         raise ScenarioError(f"{where}: {step}: {error}") from error
-    return len(_EXPECTATIONS & set(mine))
+    return len(looked_at) + ("answer" in mine)
 
 
 class _Role:

@@ -1,0 +1,117 @@
+"""RmClient's callback stream against real gateways: what a gateway's end costs an RM that is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from integration.gateway_rig import Rig, crash, eventually, rig
+from muster_bus.clock import SystemClock
+from muster_bus.settings import LogSettings, make_log
+from muster_client import Callbacks, ClientSettings, RmClient
+from muster_client.errors import ReregistrationNeeded
+from muster_gateway.service import Gateway
+from muster_proto.muster.v1 import callbacks_pb2 as pb
+
+QUICK = ClientSettings(backoff_min_ms=10, backoff_max_ms=100, close_timeout_s=1, linger_s=0.1, backoff_seed=1)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Rig]:
+    settings = LogSettings(backend="memory", partitions=2)
+    log = make_log(settings, SystemClock())
+    await log.start()
+    async with rig(log, settings.topics()) as it:
+        yield it
+    await log.close()
+
+
+def client(*gateways: Gateway, **callbacks: Any) -> RmClient:
+    address = "ipv4:" + ",".join(f"127.0.0.1:{gateway.grpc_port}" for gateway in gateways)
+    return RmClient(address, "rm", callbacks=Callbacks(**callbacks), settings=QUICK)
+
+
+def answered(world: Rig) -> list[int]:
+    return [answer.id for said in world.scheduler.answers("rm") for answer in said.predicates]
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["stops", "dies"])
+async def test_every_question_is_answered_while_gateways_come_and_go(world: Rig, *, kills: bool) -> None:
+    gateways = [await world.gateway(lease_ttl_s=1.0) for _ in range(3)]
+    asked: list[int] = []
+
+    async def predicates(question: pb.PredicatesQuestion) -> bool:
+        asked.append(question.id)
+        await asyncio.sleep(0.002)
+        return True
+
+    async with client(*gateways, predicates=predicates) as rm:
+        await rm.register()
+        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        for turn in range(3):
+            for number in range(turn * 40 + 1, turn * 40 + 41, 4):
+                await world.scheduler.ask("rm", *range(number, number + 4))
+                await asyncio.sleep(0.005)
+            if turn < 2:
+                serving = next(g for g in gateways if any(stream.rm_id == "rm" for stream in g._table.all()))
+                gateways.remove(serving)
+                await (crash(serving) if kills else serving.stop())
+        await eventually(lambda: set(answered(world)) == set(range(1, 121)), "each question has an answer")
+        assert rm.missing_sequences() == []
+    assert sorted(set(asked)) == list(range(1, 121))
+    assert len(asked) == 120, "and each was asked once: the client tells what it has processed"
+
+
+async def test_events_go_on_where_they_were(world: Rig) -> None:
+    first, second = await world.gateway(), await world.gateway()
+    got: list[int] = []
+    async with client(first, second, on_events=lambda events: got.extend(event.id for event in events)) as rm:
+        await rm.register()
+        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        await world.scheduler.happen("rm", *"abc")
+        await eventually(lambda: got == [0, 1, 2], "they are heard")
+        serving = first if first._table.all() else second
+        stopping = asyncio.create_task(serving.stop())
+        await world.scheduler.happen("rm", *"defghi")
+        await stopping
+        await world.scheduler.happen("rm", *"jkl")
+        await eventually(lambda: len(got) >= 12, "the rest is heard")
+    assert got == list(range(12))
+
+
+async def test_a_new_registration_opens_a_new_stream(world: Rig) -> None:
+    gateway = await world.gateway()
+    async with client(gateway, predicates=lambda _: True) as rm:
+        await rm.register()
+        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        await world.scheduler.ask("rm", 1)
+        await eventually(lambda: answered(world) == [1], "it answers")
+        await rm.register()
+        await eventually(lambda: sum(is_open for is_open, _ in world.scheduler.notes("rm")) == 2, "it is open again")
+        await world.scheduler.ask("rm", 2)
+        await eventually(lambda: answered(world) == [1, 2], "it answers again")
+
+
+async def test_a_stopped_rm_is_told_to_register(world: Rig) -> None:
+    gateway = await world.gateway()
+    async with client(gateway, predicates=lambda _: True) as rm:
+        await rm.register()
+        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        life = gateway._servicer._parts.life  # type: ignore[union-attr]
+        await life.shut_down("rm")
+        await life.sweep(gateway._table)
+        with pytest.raises(ReregistrationNeeded, match="is stopped"):
+            async with asyncio.timeout(10):
+                await rm.wait()
+
+
+async def test_a_configuration_is_answered_through_a_real_gateway(world: Rig) -> None:
+    gateway = await world.gateway()
+    async with client(gateway, predicates=lambda _: True) as rm:
+        await rm.register()
+        assert (await rm.update_configuration("good")).changes == ("[default] root.a maxapplications: not set -> 3",)
+        refused = await rm.update_configuration("bad")
+        assert not refused.accepted
+        assert (refused.problems[0].line, refused.problems[0].message) == (3, "is bad")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.gang_rig import E, Muster, Rm, eventually, muster_here
+from e2e.gang_rig import PATIENCE_S, E, Muster, Rm, eventually, muster_here
 from muster_client import ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -27,6 +29,7 @@ partitions:
           - {name: batch}
           - {name: poor, resources: {guaranteed: {vcore: 2}}, properties: {preemption.delay: 1s}}
 """
+DOCS = Path(__file__).parents[2] / "docs" / "callbacks.md"
 # What each node has; an ask's key begins with what it needs.
 LABELS = {"n1": "gpu", "n2": "", "n3": "ssd", "n4": "gpu ssd", "n5": "", "n6": "ssd"}
 
@@ -192,3 +195,14 @@ async def test_its_own_state_and_another_configuration_go_over_the_stream(muster
         refused = await rm.client.update_configuration("partitions: [")
         assert not refused.accepted
         assert refused.problems[0].line
+
+
+async def test_the_documented_example_runs(muster: Muster) -> None:
+    code = DOCS.read_text().split("```python\n")[1].split("```")[0].replace("127.0.0.1:9090", muster.gateway)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    assert "{'pod-1': 'n2'}" in said.decode()

@@ -51,13 +51,12 @@ def main(channel: grpc.Channel) -> None:
     applications.hear("rejected", applicationID="app-2")
     applications.hear("accepted", applicationID="app-1")
 
-    print(
-        "4. what runs already: an Allocation with its nodeID; and what others run, which takes its room and no answer"
-    )
+    print("4. what runs already, an Allocation with its nodeID; and what others run there, which takes its room")
     daemon = si.Allocation(
         allocationKey="kube-proxy", nodeID="node-2", resourcePerAlloc=CORE, allocationTags={"foreign": "static"}
     )
     allocations.say(allocation_request(daemon, allocation("survivor", nodeID="node-1")))
+    allocations.hear("new", allocationKey="kube-proxy", nodeID="node-2")
     allocations.hear("new", allocationKey="survivor", nodeID="node-1")
     applications.hear("updated", applicationID="app-1", state="Accepted")
     applications.hear("updated", applicationID="app-1", state="Running")

@@ -13,7 +13,7 @@ from muster_proto.muster.v1 import admin_pb2_grpc, callbacks_pb2_grpc
 from muster_proto.muster.v1 import callbacks_pb2 as callbacks
 from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1 import si_pb2_grpc
-from wire import TIMEOUT_S, Stream, expect, leave, resource, run
+from wire import TIMEOUT_S, Stream, Unexpected, expect, leave, resource, run
 
 RM = "python-callbacks"
 QUEUES = """
@@ -69,7 +69,7 @@ def main(channel: grpc.Channel) -> None:
     expect("both nodes are asked about", refused == {"node-1", "node-2"})
 
     print("5. why does it wait? What the RM said is part of the answer")
-    why = explained(admin_pb2_grpc.AdminStub(channel), "task-2", FULL)
+    why = explained(admin_pb2_grpc.AdminStub(channel), "task-2", [f"{node_id}: {FULL}" for node_id in refused])
     for sentence in why.sentences:
         print(f"   {sentence}")
 
@@ -103,17 +103,17 @@ def answer(question: callbacks.PredicatesQuestion, *, fits: bool, reason: str = 
     return callbacks.FromResourceManager(predicates=[said])
 
 
-def explained(operator: admin_pb2_grpc.AdminStub, key: str, word: str) -> admin.ExplainResponse:
-    """The explanation of an ask, once it says a word: who explains hears of everything a moment later."""
+def explained(operator: admin_pb2_grpc.AdminStub, key: str, words: list[str]) -> admin.ExplainResponse:
+    """The explanation of an ask, once it says all of this: who explains hears of everything a moment later."""
     about = admin.ExplainRequest(rm_id=RM, ask=admin.AskId(application_id="app-1", allocation_key=key))
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:
         why = operator.Explain(about, timeout=TIMEOUT_S)
-        if any(word in sentence for sentence in why.sentences):
+        said = "\n".join(why.sentences)
+        if all(word in said for word in words):
             return why
         time.sleep(0.1)
-    expect(f"{word!r} in {list(why.sentences)}", False)
-    return why
+    raise Unexpected(f"expected {words} in the explanation:\n{said}")
 
 
 def node(node_id: str) -> si.NodeInfo:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import Cluster, ask
 from muster_scheduler.core.commands import ReleaseItem, Termination, UpdateAllocations
 from muster_scheduler.core.outcome import Outcome
+from muster_si.constants import CREATION_TIME, K8S_CREATION_TIME_TAG
 
 
 def _waiting() -> Cluster:
@@ -24,9 +26,10 @@ def test_another_preemption_flag_makes_another_group_behind_the_same_wait() -> N
     assert set(cluster.placed("x")) == {"k1", "k2"}
 
 
-def test_an_older_ask_that_comes_later_goes_first() -> None:
+@pytest.mark.parametrize("tag", [CREATION_TIME, K8S_CREATION_TIME_TAG])
+def test_an_older_ask_that_comes_later_goes_first(tag: str) -> None:
     cluster = _waiting()
-    cluster.do(UpdateAllocations([ask("x", "k0", vcore=1)._replace(tags={"creationTime": "1"})]))
+    cluster.do(UpdateAllocations([ask("x", "k0", vcore=1)._replace(tags={tag: "1"})]))
     cluster.do(UpdateAllocations([ask("x", "k0b", vcore=2)]))
     cluster.ask("x", "last", vcore=1)
     cluster.release("x", "held")

@@ -42,7 +42,7 @@ def test_a_release_by_uuid_takes_one(rig: Rig) -> None:
     rig.send(make.release("x", uuid=second))
     assert _released(rig) == [("k", second)]
     rig.send(make.release("x", "k", uuid=third), make.release("x", uuid=second), make.release("x", uuid="unknown"))
-    assert _released(rig) == [("k", second), ("k", third)]
+    assert _released(rig) == [("k", second), ("k", third), ("", second), ("", "unknown")]  # two of nothing
     assert [held.uuid for held in rig.core.partitions["default"].apps["x"].allocations.values()] == [first]
 
 
@@ -98,6 +98,26 @@ def test_asks_are_released_without_their_allocations(rig: Rig) -> None:
     rig.send(make.ask_release("x"))
     assert (app.asks, len(app.allocations)) == ({}, 2)
     assert _released(rig) == []
+    assert rig.keys("releasedAsks") == ["k", "other"]
+    rig.send(make.ask_release("x"))
+    rig.send(make.ask_release("x", "k"))
+    assert rig.keys("releasedAsks") == ["k", "other", "", "k"]
+    assert [item.message for item in rig.of("releasedAsks")][2:] == [  # type: ignore[attr-defined]
+        "application x has no ask: there is nothing to release",
+        "application x has no ask with key k: there is nothing to release",
+    ]
+
+
+def test_a_uuid_alone_finds_its_allocation_in_whatever_application(rig: Rig) -> None:
+    rig.send(make.application("y", "root.c"))
+    rig.send(make.old_ask("x", "k", 4, vcore=3), make.old_ask("y", "k", 1, vcore=1))
+    uuid = next(item.UUID for item in _new(rig) if item.applicationID == "y")
+    rig.send(make.release("", uuid=uuid), make.release("", uuid=uuid))
+    assert _released(rig) == [("k", uuid), ("", uuid)]
+    apps = rig.core.partitions["default"].apps
+    assert (len(apps["y"].allocations), len(apps["x"].allocations)) == (0, 3)
+    rig.send(make.release("", uuid=_new(rig)[0].UUID))  # its ask stays wanted
+    assert len(apps["x"].allocations) == 3
 
 
 def test_the_release_of_an_ask_may_name_its_key_alone(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from muster_scheduler.core.outcome import (
     Outcome,
     RejectedAsk,
     ReleasedAllocation,
+    ReleasedAsk,
 )
 from muster_scheduler.core.states import AppState
 
@@ -163,11 +164,65 @@ def test_a_changed_priority_changes_who_is_next(cluster: Cluster) -> None:
     assert allocations(cluster.node("big", vcore=20)) == [("x", "b", "big")]
 
 
-def test_an_allocated_ask_sent_again_stays_as_it_is(cluster: Cluster) -> None:
+def test_an_allocated_ask_sent_again_changes_what_runs(cluster: Cluster) -> None:
+    """Resources, priority and tags in place; no limit is asked, and nobody is told that there is a new allocation."""
     cluster.ask("x", "k", vcore=1)
-    out = cluster.ask("x", "k", vcore=9)
-    assert not out
-    assert cluster.application("x").allocations["k"].shape.quantities == {"vcore": 1}
+    assert not cluster.ask("x", "k", vcore=1)  # word for word
+    began_ns = cluster.application("x").allocations["k"].allocated_ns
+    cluster.wait(5)
+    out = _send(cluster, ask("x", "k", priority=9, vcore=12)._replace(tags={"a": "b"}, execution_timeout_ms=7_000))
+    assert out.facts == []
+    tracked = [(e.type, e.change, e.detail, e.resource) for e in out.events if e.type is not EventType.REQUEST]
+    assert [(kind, change, detail) for kind, change, detail, _ in tracked] == [
+        (EventType.APP, Change.REMOVE, Detail.ALLOC_REPLACED),
+        (EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC),
+        (EventType.APP, Change.ADD, Detail.APP_ALLOC),
+        (EventType.NODE, Change.ADD, Detail.NODE_ALLOC),
+    ]
+    (excess,) = [e.message for e in out.events if e.type is EventType.REQUEST]
+    assert excess == "taken in as the resource manager reports it: node n has 2 vcore less than it holds"
+    held = cluster.application("x").allocations["k"]
+    assert (held.shape.quantities, held.priority, held.tags) == ({"vcore": 12}, 9, {"a": "b"})
+    assert held.allocated_ns == began_ns
+    assert (cluster.the_node("n").available, cluster.queue("root.a").allocated) == ([-2, 10], [12, 0])
+    usage = cluster.application("x").usage["resourceUsage"]["UNKNOWN"]
+    assert usage == {"vcore": 5}  # five seconds of the old size
+    out = cluster.wait(2)  # seven seconds after it was allocated
+    assert _released(out) == [("k", Termination.TIMEOUT)]
+    cluster.release("x", "k", Termination.TIMEOUT)
+    assert usage == {"vcore": 5 + 2 * 12}
+
+
+def test_another_priority_alone_is_no_event(cluster: Cluster) -> None:
+    cluster.ask("x", "k", vcore=1)
+    out = cluster.ask("x", "k", vcore=1, priority=4)
+    assert (out.facts, out.events) == ([], [])
+    assert [what.priority for _, what, _ in out.objects()] == [4]  # type: ignore[union-attr]
+
+
+def test_a_shrunken_allocation_makes_room(cluster: Cluster) -> None:
+    cluster.ask("x", "k", vcore=8)
+    cluster.ask("x", "waits", vcore=5)
+    assert allocations(cluster.ask("x", "k", vcore=5)) == [("x", "waits", "n")]
+
+
+def test_an_ask_of_repeats_changes_all_that_runs_and_what_is_pending(cluster: Cluster) -> None:
+    cluster.ask("x", "k", vcore=4, wanted=4)
+    assert len(cluster.placed("x")) == 2
+    cluster.ask("x", "k", vcore=2, wanted=4)
+    assert [held.shape.quantities for held in cluster.application("x").held("k")] == [{"vcore": 2}] * 4
+    assert cluster.the_node("n").available == [2, 10]
+
+
+def test_what_was_told_to_go_stays_told_when_its_ask_comes_again(cluster: Cluster) -> None:
+    _send(cluster, ask("x", "k", vcore=1)._replace(execution_timeout_ms=1_000))
+    cluster.wait(1)
+    cluster.wait(1)
+    cluster.ask("x", "k", vcore=2)
+    assert cluster.application("x").allocations["k"].timed_out
+    assert _released(cluster.wait(298)) == []
+    assert _released(cluster.wait(1)) == [("k", Termination.TIMEOUT)]  # five minutes after it was told
+    assert _released(cluster.release("x", "k", Termination.TIMEOUT)) == []
 
 
 # ---- releases ------------------------------------------------------------------------------------------------------
@@ -178,13 +233,13 @@ def test_an_allocated_ask_sent_again_stays_as_it_is(cluster: Cluster) -> None:
     [
         (Termination.UNKNOWN, [("k", Termination.STOPPED_BY_RM)]),
         (Termination.STOPPED_BY_RM, [("k", Termination.STOPPED_BY_RM)]),
-        (Termination.TIMEOUT, []),
-        (Termination.PREEMPTED_BY_SCHEDULER, []),
-        (Termination.PLACEHOLDER_REPLACED, []),
+        (Termination.TIMEOUT, [("k", Termination.STOPPED_BY_RM)]),
+        (Termination.PREEMPTED_BY_SCHEDULER, [("k", Termination.STOPPED_BY_RM)]),
+        (Termination.PLACEHOLDER_REPLACED, [("k", Termination.STOPPED_BY_RM)]),
     ],
 )
 def test_each_kind_of_release(cluster: Cluster, kind: Termination, told: list[tuple[str, Termination]]) -> None:
-    """What the RM stops is acknowledged; what the scheduler began and the RM confirms is not told again."""
+    """What runs and is released is acknowledged, whatever the RM calls it: the scheduler did not begin it."""
     cluster.ask("x", "k", vcore=1)
     out = cluster.release("x", "k", kind)
     assert _released(out) == told
@@ -197,13 +252,13 @@ def test_each_kind_of_release(cluster: Cluster, kind: Termination, told: list[tu
     }
     removed = [e.detail for e in out.events if e.change is Change.REMOVE]
     assert removed == [details.get(kind, Detail.ALLOC_CANCEL), Detail.NODE_ALLOC]
-    assert _released(cluster.release("x", "k", kind)) == []
+    assert _released(cluster.release("x", "k", kind)) == [("k", Termination.STOPPED_BY_RM)]  # nothing was there
 
 
-def test_the_release_of_an_ask_is_no_allocation_released(cluster: Cluster) -> None:
+def test_the_release_of_an_ask_is_acknowledged(cluster: Cluster) -> None:
     cluster.ask("x", "k", vcore=99)
     out = cluster.release("x", "k")
-    assert _released(out) == []
+    assert out.facts[0] == ReleasedAsk("default", "x", "k", Termination.STOPPED_BY_RM, "", False)
     assert (out.events[0].change, out.events[0].detail) == (Change.REMOVE, Detail.APP_REQUEST)
     assert cluster.application("x").asks == {}
 
@@ -222,7 +277,7 @@ def test_a_release_without_key_is_of_everything(cluster: Cluster) -> None:
     assert (app.asks, app.allocations, app.state) == ({}, {}, AppState.COMPLETING)
 
 
-def test_releases_of_what_is_not_there_are_nothing(cluster: Cluster) -> None:
+def test_releases_of_what_is_not_there_are_acknowledged_and_change_nothing(cluster: Cluster) -> None:
     items = [
         ReleaseItem("default", "ghost", "k", Termination.STOPPED_BY_RM),
         ReleaseItem("default", "x", "ghost", Termination.STOPPED_BY_RM),
@@ -231,7 +286,17 @@ def test_releases_of_what_is_not_there_are_nothing(cluster: Cluster) -> None:
         ReleaseItem("default", "", "", Termination.STOPPED_BY_RM),
         ReleaseItem("default", "x", "", Termination.STOPPED_BY_RM, uuid="ghost"),
     ]
-    assert not cluster.do(UpdateAllocations((), items))
+    out = cluster.do(UpdateAllocations((), items))
+    assert [(fact.app_id, fact.key, fact.uuid, fact.message) for fact in out.facts] == [  # type: ignore[union-attr]
+        ("ghost", "k", "", "application ghost does not exist: there is nothing to release"),
+        ("x", "ghost", "", "application x has no allocation with key ghost: there is nothing to release"),
+        ("x", "k", "", "partition 'nowhere' does not exist"),
+        ("", "ghost", "", "there is no foreign allocation with key ghost: there is nothing to release"),
+        ("", "", "", "there is no foreign allocation with an empty key: there is nothing to release"),
+        ("x", "", "ghost", "application x has no allocation with UUID ghost: there is nothing to release"),
+    ]
+    assert out.events == []
+    assert not list(out.objects())
 
 
 def test_a_swap_in_one_message_finds_its_room(cluster: Cluster) -> None:
@@ -291,7 +356,8 @@ def test_an_existing_allocation_reported_again_is_the_same_or_moves(cluster: Clu
     cluster.node("m", vcore=10)
     item = ask("x", "k", vcore=2)._replace(node_id="n")
     _send(cluster, item)
-    assert not _send(cluster, item)
+    out = _send(cluster, item)
+    assert (allocations(out), out.events, list(out.objects())) == ([("x", "k", "n")], [], [])
     _send(cluster, item._replace(node_id="m", quantities={"vcore": 3}))
     assert cluster.placed("x") == {"k": "m"}
     assert (cluster.the_node("n").allocated, cluster.the_node("m").allocated) == ([0, 0], [3, 0])
@@ -300,14 +366,14 @@ def test_an_existing_allocation_reported_again_is_the_same_or_moves(cluster: Clu
 def test_foreign_allocations_take_room_and_give_it_back(cluster: Cluster) -> None:
     foreign = AskItem("f", "", "default", {"vcore": 8}, tags={"foreign": "default"}, node_id="n")
     out = _send(cluster, foreign)
-    assert out.facts == []
+    assert allocations(out) == [("", "f", "n")]
     assert [(e.detail, e.resource) for e in out.events] == [(Detail.NODE_OCCUPIED, {"vcore": 8})]
     cluster.ask("x", "k", vcore=3)
     assert cluster.pending("x") == {"k": "NO_NODE_HAS_ROOM"}
     _send(cluster, foreign._replace(quantities={"vcore": 7}))
     assert cluster.placed("x") == {"k": "n"}
     out = cluster.do(UpdateAllocations((), [ReleaseItem("", "", "f", Termination.STOPPED_BY_RM)]))
-    assert out.facts == []
+    assert _released(out) == [("f", Termination.STOPPED_BY_RM)]
     assert cluster.the_node("n").available == [7, 10]
     assert cluster.queue("root").allocated == [3, 0]
 

@@ -26,6 +26,7 @@ from muster_scheduler.core.outcome import (
 )
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import load_queue_config
+from muster_si.constants import REQUIRED_NODE_TAG
 
 
 @pytest.fixture
@@ -70,11 +71,12 @@ def test_drain_keeps_what_runs_and_takes_no_more(cluster: Cluster) -> None:
     cluster.node("n", vcore=5)
     cluster.ask("x", "k", vcore=1)
     out = cluster.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
-    assert out.facts == []
+    assert out.facts == [AcceptedNode("n")]
     assert [event.message for event in out.events] == ["schedulable: false"]
     cluster.ask("x", "k2", vcore=1)
     assert (cluster.placed("x"), cluster.pending("x")) == ({"k": "n"}, {"k2": "NO_NODES"})
-    assert not cluster.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
+    again = cluster.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
+    assert (again.facts, again.events) == ([AcceptedNode("n")], [])
     assert cluster.partition.capacity == [5, 0]  # a draining node counts still
 
 
@@ -115,7 +117,7 @@ def test_update_replaces_capacity_occupied_and_attributes_where_said(cluster: Cl
     ]
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"b": "2"}),)))
     node = cluster.the_node("n")
-    assert out.facts == out.events == []
+    assert (out.facts, out.events) == ([AcceptedNode("n")], [])
     assert (node.attributes, node.capacity, node.occupied) == ({"b": "2"}, [5, 5], [0, 1])
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, capacity={"vcore": 9}, occupied={"vcore": 2}),)))
     assert _node_events(out) == [
@@ -130,7 +132,111 @@ def test_an_update_that_says_nothing_new_writes_nothing(cluster: Cluster) -> Non
     item = NodeItem("n", NodeAction.CREATE, {"a": "1"}, {"vcore": 5, "memory": 0}, {"memory": 1})
     cluster.do(UpdateNodes((item,)))
     again = NodeItem("n", NodeAction.UPDATE, {"a": "1"}, {"vcore": 5}, {"memory": 1})
-    assert not cluster.do(UpdateNodes((again,)))
+    out = cluster.do(UpdateNodes((again,)))
+    assert (out.facts, out.events, list(out.objects())) == ([AcceptedNode("n")], [], [])
+
+
+@pytest.mark.parametrize("said", ["false", "False", "0"])
+def test_a_node_that_is_not_ready_takes_daemons_only(cluster: Cluster, said: str) -> None:
+    """Seed 001, NodeReadyAttribute. (A daemon may be what makes the node ready.)"""
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, {"ready": "true", "si/hostname": "h"}, {"vcore": 9}),)))
+    cluster.ask("x", "runs", vcore=1)
+    out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": said}, {"vcore": 9}),)))
+    assert out.facts == [AcceptedNode("n")]
+    assert [(e.detail, e.message) for e in out.events] == [(Detail.NODE_READY, "ready: false")]
+    assert cluster.the_node("n").attributes == {"ready": said, "si/hostname": "h"}
+    cluster.ask("x", "waits", vcore=1)
+    cluster.do(UpdateAllocations([ask("x", "daemon", vcore=1)._replace(tags={REQUIRED_NODE_TAG: "n"})]))
+    assert (set(cluster.placed("x")), cluster.pending("x")) == ({"runs", "daemon"}, {"waits": "NO_NODES"})
+    out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": "true"}),)))
+    assert [(e.detail, e.message) for e in out.events][:1] == [(Detail.NODE_READY, "ready: true")]
+    assert allocations(out) == [("x", "waits", "n")]
+
+
+def test_a_node_that_drains_and_is_not_ready_needs_both_again(cluster: Cluster) -> None:
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE_DRAIN, {"ready": "false"}, {"vcore": 9}),)))
+    cluster.ask("x", "k", vcore=1)
+    out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
+    assert (out.facts, allocations(out)) == ([AcceptedNode("n")], [])
+    assert allocations(cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": "true"}),)))) == [
+        ("x", "k", "n")
+    ]
+
+
+@pytest.mark.parametrize("action", [NodeAction.CREATE, NodeAction.UPDATE])
+def test_a_ready_flag_that_is_none_is_refused_and_changes_nothing(cluster: Cluster, action: NodeAction) -> None:
+    if action is NodeAction.UPDATE:
+        cluster.node("n", vcore=1)
+    out = cluster.do(UpdateNodes((NodeItem("n", action, {"ready": "perhaps"}, {"vcore": 7}),)))
+    assert out.facts == [RejectedNode("n", "node n: attributes['ready']: 'perhaps', expected true or false")]
+    assert cluster.partition.capacity == ([1, 0] if action is NodeAction.UPDATE else [0, 0])
+
+
+def test_new_attributes_replace_those_reported_before(cluster: Cluster) -> None:
+    first = {"si/hostname": "h", "si/rackname": "r", "si/node-partition": "default"}
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, first, {"vcore": 1}),)))
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"si/rackname": "s", "ready": "false"}),)))
+    kept = {"si/node-partition": "default"}
+    assert cluster.the_node("n").attributes == {"si/rackname": "s", "ready": "false", **kept}
+    assert not cluster.the_node("n").ready
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"si/os": "linux"}),)))
+    assert cluster.the_node("n").attributes == {"si/os": "linux", **kept}
+    assert cluster.the_node("n").ready
+
+
+def test_a_node_stays_in_its_partition_and_is_found_there() -> None:
+    config, problems = load_queue_config(
+        "partitions: [{name: default, queues: [{name: root}]}, {name: gpu, queues: [{name: root}]}]"
+    )
+    assert config is not None, problems
+    core = SchedulerCore(config)
+
+    def send(action: NodeAction, partition: str) -> list[object]:
+        item = NodeItem("n", action, {}, {"vcore": 1}, partition=partition)
+        return list(core.apply(UpdateNodes((item,)), 0).facts)
+
+    assert send(NodeAction.CREATE, "gpu") == [AcceptedNode("n")]
+    assert send(NodeAction.UPDATE, "default") == [
+        RejectedNode(
+            "n",
+            "node n is in partition gpu, not in default: "
+            "a node does not change its partition, DECOMISSION and CREATE it",
+        )
+    ]
+    assert send(NodeAction.DRAIN_NODE, "") == [AcceptedNode("n")]
+    assert not core.partitions["gpu"].nodes["n"].schedulable
+    assert send(NodeAction.CREATE, "default") == [AcceptedNode("n")]  # of the same name, in another partition
+    assert send(NodeAction.DRAIN_TO_SCHEDULABLE, "gpu") == [AcceptedNode("n")]
+    assert send(NodeAction.DECOMISSION, "default") == [AcceptedNode("n")]
+    assert send(NodeAction.DECOMISSION, "") == [AcceptedNode("n")]
+    assert not any(partition.nodes for partition in core.partitions.values())
+
+
+def test_existing_allocations_are_answered_each_and_the_node_is_accepted(cluster: Cluster) -> None:
+    """Seed 001, NodeInfo.existingAllocations: adopted whatever the limits say, or rejected; each once."""
+    existing = (
+        ask("x", "fits", vcore=1),
+        ask("x", "too large", vcore=9),
+        ask("ghost", "k", vcore=1),
+        AskItem("nothing", "x", "default", {"vcore": 0}),
+        ask("x", "fits", vcore=1),
+    )
+    out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 5}, existing=existing),)))
+    assert out.facts[0] == AcceptedNode("n")
+    assert allocations(out) == [("x", "fits", "n"), ("x", "too large", "n"), ("x", "fits", "n")]
+    assert [fact for fact in out.facts if isinstance(fact, RejectedAsk)] == [
+        RejectedAsk("k", "ghost", "failed to find application ghost", False),
+        RejectedAsk("nothing", "x", "allocation contains no resources", False),
+    ]
+    assert cluster.the_node("n").available == [-5, 0]
+    (told,) = [e for e in out.events if e.type is EventType.REQUEST]
+    assert (told.object_id, told.reference_id) == ("too large", "x")
+    assert told.message == "taken in as the resource manager reports it: node n has 5 vcore less than it holds"
+    again = cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 5}, existing=existing[:1]),)))
+    assert [type(fact) for fact in again.facts] == [RejectedNode, RejectedAsk]
+    assert again.facts[1].reason.startswith("node n was rejected: failure while adding new node")  # type: ignore[union-attr]
+    gone = cluster.do(UpdateNodes((NodeItem("n", NodeAction.DECOMISSION, existing=existing[:1]),)))
+    assert RejectedAsk("fits", "x", "node n is removed", False) in gone.facts
 
 
 def test_more_capacity_and_less_occupied_make_room(cluster: Cluster) -> None:

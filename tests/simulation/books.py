@@ -160,7 +160,7 @@ class BookedQueue:
 
 @dataclass(slots=True, eq=False)
 class BookedNode:
-    """A node; ``order``: of arrival."""
+    """A node; ``order``: of arrival; ``usable``: others than daemons may be placed there."""
 
     node_id: str
     capacity: Amounts
@@ -171,6 +171,14 @@ class BookedNode:
     used: Counter[str] = field(default_factory=Counter)
     occupied: Counter[str] = field(default_factory=Counter)
     reservations: list[BookedAsk] = field(default_factory=list)
+
+    @property
+    def ready(self) -> bool:
+        return self.attributes.get("ready", "true") == "true"
+
+    @property
+    def usable(self) -> bool:
+        return self.schedulable and self.ready
 
     def free(self, name: str) -> int:
         """What is left of a type."""
@@ -519,7 +527,7 @@ class Books:
 
     def listed(self) -> list[BookedNode]:
         """The nodes that anybody may be placed on."""
-        return [node for node in self.nodes.values() if node.schedulable and not node.reservations]
+        return [node for node in self.nodes.values() if node.usable and not node.reservations]
 
     def rooms(self, ask: BookedAsk, *, but: frozenset[str] = frozenset()) -> list[BookedNode]:
         """The nodes that the ask may be placed on now; ``but``: nodes to leave aside."""
@@ -528,7 +536,7 @@ class Books:
             return [node] if node is not None and node.has_room(ask.wants) else []
         found = [node for node in self.listed() if node.node_id not in but and node.has_room(ask.wants)]
         own = ask.reserved
-        if own is not None and own.schedulable and own.has_room(ask.wants):
+        if own is not None and own.usable and own.has_room(ask.wants):
             found.append(own)
         return found
 

@@ -249,7 +249,7 @@ class Deciding:
             must(books.reservation_enabled, "reservation", f"{ask} reserves, where nobody may")
             age_ns = self._now_ns - ask.created_ns
             must(age_ns >= books.reservation_delay_ns, "reservation", f"{ask} reserves {age_ns} ns after it came")
-            must(node.schedulable, "reservation", f"{node.node_id} is draining, and kept for {ask}")
+            must(node.usable, "reservation", f"{node.node_id} is draining, and kept for {ask}")
             rooms = books.rooms(ask, but=frozenset(self._given_up))
             must(not rooms, "reservation", f"{ask} reserves, and fits on {rooms[0].node_id if rooms else ''}")
             must(books.full(ask.app) == "", "reservation", f"{ask} reserves and may not run")
@@ -377,7 +377,7 @@ class Deciding:
         if ask.required:
             must(ask.required == node.node_id, "required node", f"{ask} wants {ask.required}, got {node.node_id}")
             return
-        must(node.schedulable, "draining node", f"{ask} went to {node.node_id}")
+        must(node.usable, "draining node", f"{ask} went to {node.node_id}")
         others = [other for other in node.reservations if other is not ask]
         must(not others, "reserved node", f"{ask} went to {node.node_id}, kept for {others}")
         must(app.state not in TERMINAL and app.state != "Failing", "state", f"{ask} of an application {app.state}")

@@ -27,6 +27,7 @@ class EventSums:
         self.capacity: dict[str, Amounts] = {}
         self.occupied: dict[str, Amounts] = {}
         self.schedulable: dict[str, bool] = {}
+        self.ready: dict[str, bool] = {}
         self.queues: Counter[str] = Counter()
         self.members: Counter[tuple[str, str]] = Counter()
         self.reservations: Counter[tuple[str, str]] = Counter()
@@ -56,6 +57,8 @@ class EventSums:
                 self.occupied[event.object_id] = amounts
             case (EventType.NODE, Detail.NODE_SCHEDULABLE):
                 self.schedulable[event.object_id] = event.message == "schedulable: true"
+            case (EventType.NODE, Detail.NODE_READY):
+                self.ready[event.object_id] = event.message == "ready: true"
             case (EventType.NODE, Detail.NONE):
                 must(event.change is Change.ADD, "event sum", f"{event}")
                 self.capacity[event.object_id] = amounts
@@ -63,6 +66,7 @@ class EventSums:
             case (EventType.NODE, Detail.NODE_DECOMISSION):
                 del self.capacity[event.object_id], self.occupied[event.object_id]
                 self.schedulable.pop(event.object_id, None)
+                self.ready.pop(event.object_id, None)
             case (EventType.QUEUE, Detail.NONE | Detail.QUEUE_DYNAMIC):
                 self.queues[event.object_id] += sign
             case (EventType.QUEUE, Detail.QUEUE_APP):
@@ -89,6 +93,7 @@ class EventSums:
             occupied = Counter(node.reported)
             occupied.update(node.occupied)
             _same(f"occupied on {node_id}", self.occupied[node_id], occupied)
+            must(self.ready.get(node_id, True) == node.ready, "event sum", f"{node_id}: ready")
             if node_id in self.schedulable:
                 must(self.schedulable[node_id] == node.schedulable, "event sum", f"{node_id}: schedulable")
         # (Queues of two partitions may have one path.)

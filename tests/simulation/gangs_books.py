@@ -307,6 +307,12 @@ class Books:
             counts.held -= 1
             setattr(counts, became, getattr(counts, became) + 1)
 
+    def resize(self, held: Held, said: Amounts, wants: Vector) -> None:
+        """Writes down that it takes another amount."""
+        self._count(held, -1)
+        held.said, held.wants = said, wants
+        self._count(held, 1)
+
     def _count(self, held: Held, sign: int) -> None:
         app = held.app
         sums = [held.node.used]

@@ -407,6 +407,9 @@ class Deciding(Hearing):
         return self._due.get(app) == "Failing"
 
     def _released_ask(self, fact: ReleasedAsk) -> None:
+        if fact.termination is Termination.STOPPED_BY_RM:
+            self._answered("released ask", fact.key)
+            return
         app = self._app(fact.app_id, fact)
         ask = app.asks.get(fact.key)
         must(ask is not None and fact.termination is Termination.TIMEOUT, "time-out", f"{fact}")

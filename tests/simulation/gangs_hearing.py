@@ -45,6 +45,8 @@ _CONFIRMATIONS = (
     Termination.PLACEHOLDER_REPLACED,
     Termination.SCHEDULING_FAILED_ON_RM,
 )
+# What ends an allocation so, keeps its ask.
+_KEEPING = (Termination.TIMEOUT, Termination.SCHEDULING_FAILED_ON_RM)
 
 
 class Hearing:
@@ -126,6 +128,7 @@ class Hearing:
             self._answers["rejected node", item.node_id] += 1
             return
         node = known
+        self._answers["accepted node", item.node_id] += 1
         if item.action is NodeAction.UPDATE:
             node.capacity = vector(item.capacity or {})
         elif item.action is NodeAction.DECOMISSION:
@@ -206,6 +209,8 @@ class Hearing:
             return
         old = app.asks.get(item.key)
         made = old.made if old is not None else app.made(item.key)
+        for held in [each for each in app.held.values() if made and each.key == item.key]:
+            self._change_held(held, item)
         if made >= item.wanted:
             if old is not None:
                 books.remove_ask(old, "lost")
@@ -233,6 +238,26 @@ class Hearing:
         if ask.placeholder:
             app.groups[ask.task_group].asked += pending
         self.tally[f"ask: {'placeholder' if ask.placeholder else 'real'}"] += 1
+
+    def _change_held(self, held: Held, item: AskItem) -> None:
+        """Its ask came again: what runs is as it says, whatever it was told meanwhile."""
+        books = self.books
+        before = (held.said, held.priority, held.may_go, held.may_preempt)
+        if before == (item.quantities, item.priority, item.allow_preempt_self, item.allow_preempt_other):
+            return
+        self.tally[
+            f"changed: {'placeholder' if held.placeholder else 'real'}{f', {held.told}' if held.told else ''}"
+        ] += 1
+        resized = held.said != item.quantities
+        books.resize(held, dict(item.quantities), vector(item.quantities))
+        held.priority = item.priority
+        held.may_go, held.may_preempt = item.allow_preempt_self, item.allow_preempt_other
+        if resized:
+            self._placed(held.app, held)
+
+    def _placed(self, app: App, held: Held) -> None:
+        """What an allocation means for its gang."""
+        raise NotImplementedError
 
     def _replace_ask(self, old: Ask, new: Ask, pending: int) -> None:
         """The same key again."""
@@ -263,6 +288,7 @@ class Hearing:
         books = self.books
         app = books.apps.get(item.app_id)
         if app is None:
+            self._nothing_there(item)
             return
         self.tally[f"release: {item.termination.name}{' (ask)' if item.ask_only else ''}"] += 1
         found = [
@@ -272,8 +298,7 @@ class Hearing:
         ]
         if item.ask_only:
             found = []
-        failed_on_rm = item.termination is Termination.SCHEDULING_FAILED_ON_RM and not item.ask_only
-        if failed_on_rm and app.state != "Failing":
+        if item.termination is Termination.SCHEDULING_FAILED_ON_RM and found and app.state != "Failing":
             for held in found:
                 over = held.placeholder and app.state == "Completing"  # nobody needs it any more
                 if over or held.told in ("timeout", "replaced"):
@@ -284,22 +309,33 @@ class Hearing:
         # A confirmation ends what was told to go, and nothing else; without any, it ends what it names.
         told = [held for held in found if held.told]
         confirms = item.termination in TOLD.values() and bool(item.key or item.uuid) and bool(told)
-        if (item.termination is not Termination.TIMEOUT and not confirms) or item.ask_only:
-            for ask in list(app.asks.values()):
-                if ask.key == item.key or (not item.key and not item.uuid):
-                    self.tally["ask: cancelled"] += 1
-                    if ask.leaving:
-                        self.tally["ask: cancelled while a placeholder leaves"] += 1
-                    books.remove_ask(ask, "lost")
         ended = told if confirms else found
+        asks = [ask for ask in app.asks.values() if not item.uuid and item.key in ("", ask.key)]
+        if not item.ask_only and (confirms or item.termination in _KEEPING):
+            asks = []
+        for ask in asks:
+            self.tally["ask: cancelled"] += 1
+            if ask.leaving:
+                self.tally["ask: cancelled while a placeholder leaves"] += 1
+            books.remove_ask(ask, "lost")
+            if ask.key not in {held.key for held in ended}:
+                self._answers["released ask", ask.key] += 1
+        if not ended and not asks:
+            self._nothing_there(item)
         self._alone = self._alone and len(ended) <= 1
         for held in ended:
             self._end(held, item)
 
+    def _nothing_there(self, item: ReleaseItem) -> None:
+        self.tally["release: of nothing"] += 1
+        if item.ask_only:
+            self._answers["released ask", item.key] += 1
+        else:
+            self._echoes[item.app_id, item.key, item.uuid, Termination.STOPPED_BY_RM] += 1
+
     def _end(self, held: Held, item: ReleaseItem) -> None:
-        if item.termination not in _CONFIRMATIONS:
-            termination = item.termination or Termination.STOPPED_BY_RM
-            self._echoes[held.app.app_id, held.key, held.uuid, Termination(termination)] += 1
+        if not held.told or item.termination not in _CONFIRMATIONS:
+            self._echoes[held.app.app_id, held.key, held.uuid, Termination.STOPPED_BY_RM] += 1
         heir, became = (
             held.app.asks.get(held.heir),
             {"timeout": "timed_out", "replaced": "replaced"}.get(held.told, "lost"),

@@ -404,6 +404,9 @@ class ResourceManager:
         dice = self._dice
         asks = [ask for app in books.apps.values() for ask in app.asks.values()]
         leaving = [ask for ask in asks if ask.leaving]
+        held = [each for app in books.apps.values() for each in app.held.values()]
+        if held and dice.random() < 0.25:
+            return self._change_held(dice.choice(held))
         if not asks:
             return None
         ask = dice.choice(leaving if leaving and dice.random() < 0.4 else asks)
@@ -415,6 +418,21 @@ class ResourceManager:
             kind = dice.choice(list(size))
             size[kind] += 500 if kind == "vcore" else 1
         return UpdateAllocations([_said(ask)._replace(quantities=size)])
+
+    def _change_held(self, held: Held) -> Command:
+        """The ask of what runs is sent again, for another size or with another priority."""
+        dice = self._dice
+        item = _report(held)._replace(node_id="", uuid="", wanted=held.app.made(held.key))
+        size = dict(held.said)
+        fate = dice.random()
+        if fate < 0.4:
+            size = {kind: max(value // 2, 1) for kind, value in size.items()}
+        elif fate < 0.7:
+            kind = dice.choice(list(size))
+            size[kind] += 500 if kind == "vcore" else 1
+        else:
+            item = item._replace(priority=held.priority + 1)
+        return UpdateAllocations([item._replace(quantities=size)])
 
     def _cancel(self, books: Books) -> Command | None:
         dice = self._dice

@@ -33,6 +33,7 @@ from muster_scheduler.core.outcome import (
     RejectedAsk,
     RejectedNode,
     ReleasedAllocation,
+    ReleasedAsk,
     UpdatedApplication,
 )
 from simulation import whereto
@@ -69,6 +70,8 @@ def plain(fact: Fact) -> tuple[Any, ...]:
             return ("new", made.app_id, made.key, made.ordinal, made.node_id)
         case ReleasedAllocation():
             return ("released", fact.app_id, fact.key, fact.uuid, Termination(fact.termination).name)
+        case ReleasedAsk():
+            return ("released ask", fact.app_id, fact.key, fact.previous_generation, Termination(fact.termination).name)
         case RejectedAsk():
             return ("rejected ask", fact.app_id, fact.key)
         case AcceptedApplication():
@@ -169,8 +172,12 @@ class Hearing:
             reason = "unknown"
         elif item.action is NodeAction.DRAIN_TO_SCHEDULABLE and node is not None and node.schedulable:
             reason = "not draining"
+        elif item.attributes.get("ready", "true") not in ("true", "false"):
+            reason = "ready or not"
         if reason or books is None:
             self.expect("rejected node", item.node_id)
+            for existing in item.existing:
+                self._expect_rejected(existing)
             self.tally[f"node rejected: {reason}"] += 1
             return
         self.tally[f"node: {item.action.name}"] += 1
@@ -196,14 +203,20 @@ class Hearing:
                     unreserve(ask)  # not even the empty node would do for it
             if item.occupied is not None:
                 node.reported = _positive(item.occupied)
-            if item.attributes:
-                node.attributes = dict(item.attributes)
+            alone = set(item.attributes) <= {"ready", "si/node-partition"}
+            was_usable = node.usable
+            node.attributes = {**(node.attributes if alone else {}), **item.attributes}
+            if was_usable and not node.usable:
+                self.tally["node: not ready any more"] += 1
+                for ask in [ask for ask in node.reservations if not ask.required]:
+                    unreserve(ask)
         elif item.action is NodeAction.DECOMISSION:
             self._remove_node(books, node)
         else:
             node.schedulable = item.action is NodeAction.DRAIN_TO_SCHEDULABLE
             for ask in [] if node.schedulable else [ask for ask in node.reservations if not ask.required]:
                 unreserve(ask)
+        self.expect("accepted node", item.node_id)
 
     def _remove_node(self, books: Books, node: BookedNode) -> None:
         held = [held for app in books.apps.values() for held in app.held.values() if held.node_id == node.node_id]
@@ -370,6 +383,8 @@ class Hearing:
         old = app.asks.get(item.key)
         ordinals = app.ordinals(item.key)
         made = old.made if old is not None else (max(ordinals) + 1 if ordinals else 0)
+        for ordinal in ordinals if made else ():
+            self._change_held(books, app.held[item.key, ordinal], item)
         if made >= item.wanted:
             if old is not None:
                 remove_ask(old)
@@ -417,16 +432,9 @@ class Hearing:
             app = None
         old = books.foreign.get(item.key) if app is None else _reported_before(app, item)
         if old is not None:
-            if old.said == item.quantities and old.node_id == item.node_id:
-                return
-            books.drop(old)
-            self.tally["adopted: changed"] += 1
-        told = old.told if old is not None else ""  # what was told to go stays told
-        ordinal = 0
-        if old is not None:
-            ordinal = old.ordinal
-        elif app is not None:
-            ordinal = max(app.ordinals(item.key), default=-1) + 1
+            self._reported_again(books, old, item)
+            return
+        ordinal = 0 if app is None else max(app.ordinals(item.key), default=-1) + 1
         held = BookedAllocation(
             app,
             item.key,
@@ -439,13 +447,11 @@ class Hearing:
             _created(item.tags, self.now_ns),
             self.now_ns,
             _words(item),
-            item.uuid or (old.uuid if old is not None else ""),
-            told,
+            item.uuid,
         )
-        if old is not None:
-            held.told_ns, held.reminded_ns = old.told_ns, old.reminded_ns
         if app is None:
             books.hold(held)
+            self.expect("new", "", item.key, 0, item.node_id)
             return
         if item.key in app.asks:
             remove_ask(app.asks[item.key])
@@ -461,37 +467,87 @@ class Hearing:
         must(bool(fact.allocation.uuid), "answer", f"{held} has no UUID")
         must(not held.uuid or held.uuid == fact.allocation.uuid, "answer", f"{held} got another UUID than {held.uuid}")
         held.uuid = fact.allocation.uuid
-        if app.state == "Failing" and not told:
-            self.expect("released", app.app_id, item.key, held.uuid, "TIMEOUT")
+        self._fail_with(app, held)
+
+    def _fail_with(self, app: BookedApp, held: BookedAllocation) -> None:
+        if app.state == "Failing" and not held.told:
+            self.expect("released", app.app_id, held.key, held.uuid, "TIMEOUT")
             held.told, held.told_ns = "timeout", self.now_ns
+
+    def _change_held(self, books: Books, held: BookedAllocation, item: AskItem) -> None:
+        """The ask came again: what runs is as it says, but what it is to its gang, and in whose words it came."""
+        words = {**_words(item), **{name: held.words[name] for name in ("task_group", "placeholder", "previous")}}
+        self._change(books, held, item, words, held.node_id)
+
+    def _reported_again(self, books: Books, held: BookedAllocation, item: AskItem) -> None:
+        kept = ["timeout_ms", "previous"]
+        if held.words["previous"]:
+            kept += ["originator", "may_go", "may_preempt", "policy"]
+        self._change(books, held, item, {**_words(item), **{name: held.words[name] for name in kept}}, item.node_id)
+        self.expect("new", held.app_id, item.key, held.ordinal, item.node_id)
+        if held.app is not None:
+            self._fail_with(held.app, held)
+
+    def _change(self, books: Books, held: BookedAllocation, item: AskItem, words: dict[str, Any], node_id: str) -> None:
+        created_ns = _created(item.tags, held.created_ns)
+        before = (held.said, held.node_id, held.priority, held.created_ns, held.words)
+        if before == (item.quantities, node_id, item.priority, created_ns, words):
+            return
+        self.tally[
+            f"changed while it {'is to go' if held.told else 'runs'}{', moved' if node_id != held.node_id else ''}"
+        ] += 1
+        books.drop(held)
+        held.said, held.wants, held.priority = dict(item.quantities), _positive(item.quantities), item.priority
+        if node_id != held.node_id:
+            held.node_id, held.allocated_ns = node_id, self.now_ns
+        held.created_ns, held.words = created_ns, words
+        books.hold(held)
 
     # ---- releases --------------------------------------------------------------------------------------------------
 
     def _with_application(self, releases: Any) -> list[ReleaseItem]:
-        """The release of an ask by its key alone concerns every application's; as it was before the first release."""
+        """An ask by its key alone is every application's, as it was before the first release; a UUID finds its own."""
         found: list[ReleaseItem] = []
         for item in releases:
-            if not item.ask_only or item.app_id:
+            if item.app_id or not (item.ask_only or item.uuid):
                 found.append(item)
                 continue
             books = self.find(item.partition)
-            apps = books.apps.values() if books is not None and item.key else ()
-            found += [item._replace(app_id=app.app_id) for app in apps if item.key in app.asks]
+            apps = list(books.apps.values()) if books is not None else []
+            if item.ask_only:
+                apps = [app for app in apps if item.key and item.key in app.asks]
+            else:
+                apps = [app for app in apps if any(each.uuid == item.uuid for each in app.held.values())]
+                self.tally["release: by its UUID alone"] += bool(apps)
+            found += [item._replace(app_id=app.app_id) for app in apps] or [item]
         return found
+
+    def _nothing_there(self, item: ReleaseItem) -> None:
+        self.tally["release: of nothing"] += 1
+        if item.ask_only:
+            fact: Any = self.expect("released ask", item.app_id, item.key, True, "STOPPED_BY_RM")
+        else:
+            fact = self.expect("released", item.app_id, item.key, item.uuid, "STOPPED_BY_RM")
+        must(bool(fact.message), "answer", f"nothing was there for {item}, and nothing says so")
 
     def _release(self, item: ReleaseItem) -> None:
         books = self.find(item.partition)
         self.tally[f"release: {Termination(item.termination).name}{' (ask)' if item.ask_only else ''}"] += 1
         if books is None:
+            self._nothing_there(item)
             return
         if not item.app_id:
-            foreign = books.foreign.get(item.key)
-            if foreign is not None:
-                books.drop(foreign)
-                self.tally["foreign: released"] += 1
+            foreign = books.foreign.get(item.key) if not item.ask_only and not item.uuid else None
+            if foreign is None:
+                self._nothing_there(item)
+                return
+            books.drop(foreign)
+            self.expect("released", "", item.key, "", "STOPPED_BY_RM")
+            self.tally["foreign: released"] += 1
             return
         app = books.apps.get(item.app_id)
         if app is None:
+            self._nothing_there(item)
             return
         if item.uuid:
             held = [each for each in _in_order(app) if each.uuid == item.uuid]
@@ -502,7 +558,7 @@ class Hearing:
         if item.ask_only:
             held = []
         fails = app.state == "Failing"  # nothing is asked for again
-        if item.termination is Termination.SCHEDULING_FAILED_ON_RM and not item.ask_only and not fails:
+        if item.termination is Termination.SCHEDULING_FAILED_ON_RM and held and not fails:
             for each in held:
                 if each.told == "timeout":  # its time is up, wherever it ran
                     books.drop(each)
@@ -514,18 +570,24 @@ class Hearing:
         told = [each for each in held if each.told]
         confirms = item.termination in CONFIRMATIONS and bool(item.key or item.uuid) and bool(told)
         held = told if confirms else held
-        if (item.termination is not Termination.TIMEOUT and not confirms) or item.ask_only:
-            for ask in list(app.asks.values()):
-                if ask.key == item.key or (not item.key and not item.uuid):
-                    remove_ask(ask)
+        keeps = item.termination in (Termination.TIMEOUT, Termination.SCHEDULING_FAILED_ON_RM)
+        asks: list[BookedAsk] = []
+        if (not keeps and not confirms) or item.ask_only:
+            named = [ask for ask in app.asks.values() if ask.key == item.key or not item.key]
+            asks = sorted(named, key=lambda ask: ask.order) if not item.uuid else []
+        for ask in asks:
+            remove_ask(ask)
         for each in held:
             books.drop(each)
             if each.told:
                 self.tally[f"confirmed: {each.told}"] += 1
-            failed = item.termination is Termination.SCHEDULING_FAILED_ON_RM
-            if item.termination not in CONFIRMATIONS and not failed:
-                name = Termination(item.termination or Termination.STOPPED_BY_RM).name
-                self.expect("released", app.app_id, each.key, each.uuid, name)
+            if not each.told or (item.termination not in CONFIRMATIONS and not keeps):
+                self.expect("released", app.app_id, each.key, each.uuid, "STOPPED_BY_RM")
+        for ask in asks:
+            if ask.key not in {each.key for each in held}:
+                self.expect("released ask", app.app_id, ask.key, item.ask_only, "STOPPED_BY_RM")
+        if not held and not asks:
+            self._nothing_there(item)
         self._idle(books, app)
 
     def _ask_again(self, books: Books, app: BookedApp, held: BookedAllocation) -> None:

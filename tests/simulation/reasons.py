@@ -103,7 +103,7 @@ class Reasons:
         """Which "no" the nodes say may have moved since it was said; that they say no is checked by brute force. What
         depends on which nodes there are, and how large, must be true now."""
         books = self._books
-        usable = [node for node in books.nodes.values() if node.schedulable]
+        usable = [node for node in books.nodes.values() if node.usable]
         must(not ask.required, "reason", words)
         must((reason.code == "NO_NODES") == (not usable), "reason", f"{words}; {len(usable)} nodes are there")
         larger = any(all(value > node.capacity.get(name, 0) for node in usable) for name, value in ask.wants.items())

@@ -50,6 +50,7 @@ KINDS = (
     *("claim",) * 3,
     *("drain",) * 2,
     *("resize",) * 2,
+    *("ready",) * 2,
     *("again",) * 2,
     *("adopt",) * 2,
     *("foreign",) * 2,
@@ -91,6 +92,7 @@ class ResourceManager:
             "claim": self._claim,
             "drain": self._drain,
             "resize": self._resize,
+            "ready": self._ready,
             "foreign": self._foreign,
             "gone": self._gone,
             "end": self._end,
@@ -193,6 +195,20 @@ class ResourceManager:
         return UpdateNodes(
             (NodeItem(self._some_node(books), NodeAction.UPDATE, capacity=self._capacity(), partition=books.name),)
         )
+
+    def _ready(self, books: Books) -> Command:
+        """Other attributes; among them, or alone, whether the node is ready."""
+        dice = self._dice
+        said = {"ready": dice.choice(["true", "true", "false"])}
+        if dice.random() < 0.3:
+            said = {"si/rackname": dice.choice(["r1", "r2"]), **(said if dice.random() < 0.5 else {})}
+        if dice.random() < 0.05:
+            said["ready"] = "perhaps"
+        node_id = self._some_node(books)
+        unready = [node.node_id for node in books.nodes.values() if not node.ready]
+        if unready and dice.random() < 0.5:
+            node_id, said = dice.choice(unready), {"ready": "true"}
+        return UpdateNodes((NodeItem(node_id, NodeAction.UPDATE, said, partition=books.name),))
 
     def _gone(self, books: Books) -> Command:
         return UpdateNodes((NodeItem(self._some_node(books), NodeAction.DECOMISSION, partition=books.name),))
@@ -332,6 +348,8 @@ class ResourceManager:
     def _again(self, books: Books, app: BookedApp) -> Command | None:
         """An ask that is there already: changed, or word for word."""
         dice = self._dice
+        if app.held and dice.random() < 0.4:
+            return self._held_again(app)
         if not app.asks:
             return None
         old = dice.choice(list(app.asks.values()))
@@ -342,6 +360,15 @@ class ResourceManager:
             item = item._replace(wanted=1)
         if dice.random() < 0.5:
             item = item._replace(quantities=dict(old.said), priority=old.priority, tags=old.words["tags"])
+        return UpdateAllocations([item])
+
+    def _held_again(self, app: BookedApp) -> Command:
+        """An ask that was met, or in part: it is about what runs."""
+        dice = self._dice
+        held = dice.choice(list(app.held.values()))
+        item = self._item(app, held.key)._replace(key=held.key)
+        if held.key.startswith("shared") or dice.random() < 0.4:
+            item = item._replace(quantities=dict(held.said))
         return UpdateAllocations([item])
 
     # ---- allocations -----------------------------------------------------------------------------------------------
@@ -395,7 +422,8 @@ class ResourceManager:
 
     def _one_release(self, app: BookedApp, key: str, uuid: str) -> ReleaseItem:
         kind = self._dice.choice([*(Termination.STOPPED_BY_RM,) * 8, *Termination])
-        return ReleaseItem(self._partition_of(app), app.app_id, key, kind, uuid)
+        owner = "" if uuid and self._dice.random() < 0.2 else app.app_id
+        return ReleaseItem(self._partition_of(app), owner, key, kind, uuid)
 
     def _release_ask(self, books: Books, app: BookedApp) -> Command | None:
         if not app.asks:

@@ -563,7 +563,7 @@ def test_a_daemon_takes_the_node_that_is_kept_for_a_replacement_and_the_real_ask
     member(arena, "m0", "n0", memory=5, gpu=1)
     arena.held("p", "fills", "n0", memory=5)
     # 1. The placeholder's node takes nobody new: the real ask will go to n1, which is kept for it.
-    arena.partition.set_node_schedulable(arena.the_node("n0"), schedulable=False)
+    arena.partition.set_node_state(arena.the_node("n0"), {}, schedulable=False)
     arena.want("g", "real", memory=5, task_group="t")
     real = arena.the_ask("g", "real")
     assert real.reserved is arena.the_node("n1")

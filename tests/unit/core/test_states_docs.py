@@ -39,6 +39,7 @@ from muster_scheduler.core.outcome import (
     Outcome,
     RejectedNode,
     ReleasedAllocation,
+    ReleasedAsk,
 )
 from muster_scheduler.core.properties import SECOND_NS, QueuePolicy, duration_text
 from muster_scheduler.core.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppState, QueueState
@@ -311,7 +312,7 @@ def told(out: Outcome, key: str = "k") -> str:
         "new" if isinstance(fact, NewAllocation) else f"released, {fact.termination.name}"
         for fact in out.facts
         if (isinstance(fact, NewAllocation) and fact.allocation.key == key)
-        or (isinstance(fact, ReleasedAllocation) and fact.key == key)
+        or (isinstance(fact, ReleasedAllocation | ReleasedAsk) and fact.key == key)
     ]
     return "; ".join(found) or "-"
 
@@ -357,9 +358,13 @@ def timing_out() -> Cluster:
     return found
 
 
-def foreign(found: Cluster) -> Outcome:
-    item = AskItem("k", "", "default", {"vcore": 1}, tags={"foreign": "default"}, node_id="n")
+def foreign(found: Cluster, vcore: int = 1) -> Outcome:
+    item = AskItem("k", "", "default", {"vcore": vcore}, tags={"foreign": "default"}, node_id="n")
     return found.do(UpdateAllocations([item]))
+
+
+def reported(found: Cluster, vcore: int) -> Outcome:
+    return found.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": vcore}, node_id="n")]))
 
 
 def let_go(key: str, termination: Termination, app: str = "x") -> Callable[[Cluster], Outcome]:
@@ -402,6 +407,19 @@ ALLOCATION_STEPS: dict[tuple[str, str], list[Way]] = {
         # (On a node that takes nothing more: else it is allocated again at once.)
         (lambda: then(allocated(), lambda c: c.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))), let_go("k", FAILED))
     ],
+    ("allocated", "its ask is sent again, changed"): [(allocated, lambda c: c.ask("x", "k", vcore=2, priority=3))],
+    ("allocated", "the RM reports it again, changed or not"): [
+        (allocated, lambda c: reported(c, 1)),
+        (allocated, lambda c: reported(c, 2)),
+    ],
+    ("told to go", "its ask is sent again, changed"): [
+        (lambda: then(timing_out(), lambda c: c.wait(1)), lambda c: c.ask("x", "k", vcore=2))
+    ],
+    ("foreign", "the RM reports it again, changed or not"): [
+        (lambda: then(nothing(), foreign), foreign),
+        (lambda: then(nothing(), foreign), lambda c: foreign(c, vcore=2)),
+    ],
+    ("gone", "released by the RM"): [(nothing, let_go("k", kind)) for kind in (STOPPED, TIMEOUT, FAILED)],
     ("allocated", "its node goes"): [(allocated, without_node)],
     ("allocated", "preempted"): [(preempting, lambda c: c.wait(1))],
     ("allocated", "its execution time-out is over"): [(timing_out, lambda c: c.wait(1))],

@@ -133,6 +133,7 @@ def _demand(partition: str, app_id: str, demand: Demand) -> pb.Demand:
         execution_timeout_ms=demand.execution_timeout_ms,
         submission=demand.submission,
         created_ns=demand.created_ns,
+        changed_ns=demand.changed_ns,
     )
 
 
@@ -357,6 +358,7 @@ def _fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> Non
         ordinal=recorded.ordinal,
         submission=demand.submission,
         created_ns=demand.created_ns,
+        changed_ns=demand.changed_ns,
         allocated_ns=recorded.allocated_ns,
         foreign=recorded.foreign,
         preempted=_preempted_of(recorded.preempted) if recorded.HasField("preempted") else None,

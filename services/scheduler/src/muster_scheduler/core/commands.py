@@ -176,5 +176,12 @@ class Answers:
 
 
 Command = (
-    UpdateNodes | UpdateApplications | UpdateAllocations | UpdateConfiguration | SetDeciding | SetCallbacks | Answers
+    UpdateNodes
+    | UpdateApplications
+    | UpdateAllocations
+    | UpdateConfiguration
+    | SetDeciding
+    | SetGeneration
+    | SetCallbacks
+    | Answers
 )

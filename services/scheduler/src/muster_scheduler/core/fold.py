@@ -159,15 +159,14 @@ def fold_node(
     node = partition.nodes.get(node_id)
     if node is None:
         node = Node(partition.types, node_id)
-        node.attributes = dict(attributes)
+        node.set_attributes(attributes)
         node.schedulable = schedulable
         node.submission, node.created_ns = submission, created_ns
         partition.add_node(node, capacity, occupied)
     else:
-        node.attributes = dict(attributes)
         partition.set_node_capacity(node, capacity)
         partition.set_node_occupied(node, occupied)
-        partition.set_node_schedulable(node, schedulable=schedulable)
+        partition.set_node_state(node, attributes, schedulable=schedulable)
     node.published = True
     return node
 
@@ -353,6 +352,7 @@ def fold_allocation(
     created_ns: int,
     allocated_ns: int,
     foreign: bool,
+    changed_ns: int = 0,
     preempted: Preempted | None = None,
     timed_out: bool = False,
     replaced_by: str | None = None,
@@ -366,7 +366,7 @@ def fold_allocation(
         return
     shape = partition.types.shape(item.quantities)
     allocation = partition.allocation_of(item, app, shape, submission, allocated_ns)
-    allocation.demand.created_ns = created_ns
+    allocation.demand.created_ns, allocation.demand.changed_ns = created_ns, changed_ns
     allocation.ordinal, allocation.published = ordinal, True
     allocation.preempted, allocation.timed_out = preempted, timed_out
     allocation.replaced_by, allocation.told_ns, allocation.replaces = replaced_by, told_ns, replaces

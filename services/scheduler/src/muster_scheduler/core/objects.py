@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from muster_si.constants import NODE_READY_ATTRIBUTE
 from sortedcontainers import SortedList
 
 from muster_scheduler.core.config import ChildTemplateConfig
@@ -175,6 +176,7 @@ class Queue(Ledger):
 class Node:
     """A node. ``available = capacity - allocated - occupied``; it is negative while a node is over-committed by its RM.
 
+    :ivar schedulable: the RM does not drain it; ``ready``: its attributes do not say that it is not.
     :ivar reported_occupied: NodeInfo.occupiedResource, absolute; foreign allocations come on top in ``occupied``.
     :ivar index_key: its key in the node index; None: not in it (draining, or reserved).
     :ivar reservations: the asks that it is kept free for, in order.
@@ -196,6 +198,7 @@ class Node:
         "node_id",
         "occupied",
         "published",
+        "ready",
         "refused_by",
         "reported_occupied",
         "reservations",
@@ -213,7 +216,7 @@ class Node:
         self.allocated: Vector = types.vector()
         self.available: Vector = types.vector()
         self.reported_occupied: dict[str, int] = {}
-        self.schedulable = True
+        self.schedulable = self.ready = True
         self.submission = 0
         self.created_ns = 0
         self.allocations: dict[tuple[str, str], Allocation] = {}
@@ -225,13 +228,29 @@ class Node:
         self.gone = False
         self.published = False
 
+    def set_attributes(self, attributes: Mapping[str, str]) -> None:
+        """Takes what the RM says of it, also whether it is ready (seed 001, NodeReadyAttribute)."""
+        self.attributes = dict(attributes)
+        self.ready = is_ready(attributes) is not False
+
     @property
     def usable(self) -> bool:
         """New allocations may go there (a daemon's go there in any case)."""
-        return self.schedulable
+        return self.schedulable and self.ready
 
     def __repr__(self) -> str:
         return f"Node({self.node_id})"
+
+
+# As Go's strconv.ParseBool reads them, with which RMs and the real core do.
+_READY = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
+    ("0", "f", "F", "FALSE", "false", "False"), False
+)
+
+
+def is_ready(attributes: Mapping[str, str]) -> bool | None:
+    """What a node's attributes say of its being ready; None: nothing that can be read."""
+    return _READY.get(attributes.get(NODE_READY_ATTRIBUTE, ""))
 
 
 @dataclass(slots=True, eq=False)
@@ -242,6 +261,7 @@ class Demand:
     :ivar created_ns: when it was asked for, as the RM says (tag creationTime) or as it came in.
     :ivar previous_generation: it came as si.v1.AllocationAsk, and its allocations carry a UUID (seed 001).
     :ivar required_node: the one node that it may run on (a daemon); "": any.
+    :ivar changed_ns: of an allocation that the RM changed while it ran: since when it has this size; 0: from the start.
     """
 
     key: str
@@ -259,13 +279,14 @@ class Demand:
     execution_timeout_ms: int = 0
     previous_generation: bool = False
     required_node: str = ""
+    changed_ns: int = 0
 
     def same_as(self, other: Demand) -> bool:
         """Whether an RM that sent both asked for the same."""
         return all(getattr(self, name) == getattr(other, name) for name in _SAID)
 
 
-_SAID = tuple(name for name in Demand.__slots__ if name not in ("key", "submission"))
+_SAID = tuple(name for name in Demand.__slots__ if name not in ("key", "submission", "changed_ns"))
 
 
 class _Demanded:

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster_si.constants import CREATION_TIME, K8S_CREATION_TIME_TAG, REQUIRED_NODE_TAG
+from muster_si.constants import (
+    APP_TAG_STATE_AWARE_DISABLE,
+    CREATION_TIME,
+    K8S_CREATION_TIME_TAG,
+    REQUIRED_NODE_TAG,
+)
 
 from muster_scheduler.core import ordering, properties, quota, usage
 from muster_scheduler.core.claims import Claims
@@ -51,6 +56,7 @@ from muster_scheduler.core.states import (
     COMPLETING_TIMEOUT_NS,
     DYNAMIC_QUEUE_LINGER_NS,
     REMINDER_NS,
+    STARTING,
     TERMINATED_TIMEOUT_NS,
     AppEvent,
     AppState,
@@ -95,6 +101,7 @@ class Partition:
     :ivar waiting: who is ready, parked or to be woken.
     :ivar cycle: the search.
     :ivar deciding: False: the RM is stopped, nothing is decided for it.
+    :ivar previous_generation: the RM is told that an application starts before it runs (seed 001).
     :ivar capacity_moved: the sum changed since shares were last measured.
     :ivar capacity_version: grows with each change of which nodes are in the search, and of their capacities.
     :ivar figures: what the nodes have, for reasons.
@@ -126,6 +133,7 @@ class Partition:
         self.questions = Questions(self)
         self.cycle = Cycle(self)
         self.deciding = True
+        self.previous_generation = False
         self.capacity_moved = True
         self.capacity_version = 0
         self._weights: list[tuple[int, float]] = []
@@ -398,13 +406,14 @@ class Partition:
         node.reported_occupied = dict(occupied)
         self._node_moved(node)
 
-    def set_node_schedulable(self, node: Node, *, schedulable: bool) -> None:
-        """Lets new allocations on the node, or no more."""
-        if node.schedulable == schedulable:
-            return
+    def set_node_state(self, node: Node, attributes: Mapping[str, str], *, schedulable: bool) -> None:
+        """Lets new allocations on the node, or no more: it drains, or its attributes say that it is not ready."""
+        was_usable = node.usable
+        node.set_attributes(attributes)
         node.schedulable = schedulable
-        self.capacity_version += 1
-        self.list_node(node)
+        if node.usable != was_usable:
+            self.capacity_version += 1
+            self.list_node(node)
 
     def remove_node(self, node: Node) -> None:
         """Takes a node out; its allocations must be gone before."""
@@ -474,6 +483,8 @@ class Partition:
         app.state = state = next_app_state(f"application {app.app_id}", before, event, tuple(app.story))
         if state is before:
             return
+        if state is AppState.RUNNING and not app.started_ns and self.previous_generation:
+            self._tell_starting(app, event, out, now_ns)
         app.story.append((now_ns, state))
         if len(app.story) > STORY_MAX:
             del app.story[1]
@@ -496,6 +507,13 @@ class Partition:
         )
         out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
         out.touch(app, self.name)
+
+    def _tell_starting(self, app: Application, event: AppEvent, out: Outcome, now_ns: int) -> None:
+        if app.tags.get(APP_TAG_STATE_AWARE_DISABLE, "").lower() == "true":
+            return
+        app.story.append((now_ns, STARTING))
+        out.events.append(Event(EventType.APP, Change.SET, Detail.APP_STARTING, app.app_id, now_ns=now_ns))
+        out.facts.append(UpdatedApplication(app.app_id, STARTING, now_ns, event))
 
     def recount(self, app: Application) -> None:
         """Whether the application counts against the maxima of applications, as its state and its gang say."""
@@ -651,7 +669,7 @@ class Partition:
             case Allocation() if what.told:
                 if due_ns == what.reminder_ns:
                     self.remind(what, out, now_ns)
-            case Allocation():
+            case Allocation() if is_awaited(what, due_ns):
                 over = f"the execution time-out of {what.execution_timeout_ms} ms is over"
                 self.time_out(what, over, out, now_ns)
             case Ask():
@@ -1031,13 +1049,59 @@ class Partition:
             Event(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, allocation.node_id, key, shape, now_ns=now_ns)
         )
 
-    def adopt(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+    def change(
+        self,
+        held: Allocation,
+        demand: Demand,
+        node_id: str,
+        uuid: str,
+        out: Outcome,
+        now_ns: int,
+        *,
+        echo: bool,
+    ) -> Allocation:
+        """The RM says otherwise of an allocation that there is: of its size, its node, its priority, its tags.
+
+        No limit is asked, and it may become larger than its node. What was told to go stays told.
+
+        :param echo: the RM reported the allocation, and is answered with it; else it sent its ask again.
+        """
+        demand.changed_ns = held.demand.changed_ns
+        moved, sized = node_id != held.node_id, demand.shape is not held.shape
+        role = (demand.task_group, demand.placeholder) == (held.task_group, held.placeholder)
+        if role and not moved and not sized and uuid in ("", held.uuid):
+            if not demand.same_as(held.demand):
+                held.demand = demand
+                self.version += 1
+                self._end_in_time(held)
+                out.touch(held, self.name)
+            if echo:
+                out.facts.append(NewAllocation(self.name, held, adopted=True))
+            return held
+        if sized and not moved:
+            demand.changed_ns = now_ns
+        new = Allocation(
+            held.app, demand, node_id, now_ns if moved else held.allocated_ns, held.ordinal, uuid or held.uuid
+        )
+        new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
+        if demand.placeholder:  # else it is no placeholder any more, and nobody takes its place
+            new.replaced_by = held.replaced_by
+        self.give_back(held, out, now_ns)
+        new.published, held.published = held.published, False  # the same record
+        if new.told:
+            new.told_ns, new.reminder_ns = held.told_ns, held.reminder_ns
+            self.deadlines.append((new.reminder_ns, new))
+        self.adopt(new, out, now_ns, echo=echo)
+        return new
+
+    def adopt(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool = True) -> None:
         """Takes an allocation that the RM reports, without asking any limit, and echoes it (core-features §2.9)."""
         node = self.nodes[allocation.node_id]
         self.hold(allocation, node)
         out.touch(allocation, self.name)
         if allocation.foreign:
             self._occupied_event(node.node_id, out, now_ns)
+            out.facts.append(NewAllocation(self.name, allocation, adopted=True))
             return
         app = allocation.app
         assert app is not None
@@ -1048,8 +1112,40 @@ class Partition:
             self.gangs.placed(allocation, out, now_ns)
         else:
             self.started(app, out, now_ns)
-        self.tell_new(allocation, out, now_ns, adopted=True)
+        self.tell_new(allocation, out, now_ns, adopted=True, echo=echo)
+        self._tell_excess(allocation, node, out, now_ns)
         quota.usage_changed(self, app.queue, allocation.shape.items, out, now_ns)
+
+    def _tell_excess(self, allocation: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
+        """What the RM reports is taken in whatever the limits say; where it goes over one, people are told."""
+        app, names = allocation.app, self.types.names
+        assert app is not None, f"{allocation} is foreign"
+        found = [
+            f"node {node.node_id} has {-node.available[number]} {names[number]} less than it holds"
+            for number, _ in allocation.shape.items
+            if node.available[number] < 0
+        ]
+        found += [
+            f"{ledger.who or 'queue'} in {ledger.path} has {ledger.allocated[number]} of {ledger.limit[number]} "
+            f"{names[number]}"
+            for ledger in app.bounds
+            for number, _ in allocation.shape.items
+            if ledger.allocated[number] > ledger.limit[number]
+        ]
+        if found:
+            message = f"taken in as the resource manager reports it: {'; '.join(found)}"
+            out.events.append(
+                Event(
+                    EventType.REQUEST,
+                    Change.NONE,
+                    Detail.NONE,
+                    allocation.key,
+                    app.app_id,
+                    allocation.shape,
+                    message,
+                    now_ns,
+                )
+            )
 
     def _occupied_event(self, node_id: str, out: Outcome, now_ns: int) -> None:
         node = self.nodes.get(node_id)
@@ -1059,13 +1155,21 @@ class Partition:
                 Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
             )
 
-    def tell_new(self, allocation: Allocation, out: Outcome, now_ns: int, *, adopted: bool = False) -> None:
-        """The fact and the events of a new allocation."""
-        out.facts.append(NewAllocation(self.name, allocation, adopted))
-        demand = allocation.demand
-        timeout_ms = demand.execution_timeout_ms
+    def _end_in_time(self, allocation: Allocation) -> None:
+        """Puts the end of its execution time on the clock, if the RM said one (seed 001)."""
+        timeout_ms = allocation.demand.execution_timeout_ms
         if timeout_ms > 0:
             self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
+
+    def tell_new(
+        self, allocation: Allocation, out: Outcome, now_ns: int, *, adopted: bool = False, echo: bool = True
+    ) -> None:
+        """The fact (``echo``) and the events of a new allocation, and the end of its time."""
+        if echo:
+            out.facts.append(NewAllocation(self.name, allocation, adopted))
+        demand = allocation.demand
+        if demand.execution_timeout_ms > 0:
+            self._end_in_time(allocation)
         app_id, key, shape = allocation.app_id, demand.key, demand.shape
         out.events.append(Event(EventType.APP, Change.ADD, Detail.APP_ALLOC, app_id, key, shape, "", now_ns))
         out.events.append(
@@ -1130,9 +1234,7 @@ class Partition:
             for allocation in node.allocations.values():
                 if allocation.told:
                     self.remind_at(allocation, decided_ns)
-                timeout_ms = allocation.demand.execution_timeout_ms
-                if timeout_ms > 0:
-                    self.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
+                self._end_in_time(allocation)
         for queue in self.queues.values():
             self.waiting.resume(queue)
             if queue.quota_ns:
@@ -1192,6 +1294,9 @@ def is_awaited(what: Timed, due_ns: int) -> bool:
             return what.due_ns == due_ns
         case Ask():
             return what.reserved is not None
+        case Allocation() if not what.told:
+            timeout_ms = what.execution_timeout_ms  # (the RM may have changed it meanwhile)
+            return timeout_ms > 0 and what.allocated_ns + timeout_ms * 1_000_000 == due_ns
     return True
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
-from muster_si.constants import FOREIGN
+from muster_si.constants import FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE
 
 from muster_scheduler.core import acl, admission, namespace, placement, reload
 from muster_scheduler.core.commands import (
@@ -24,6 +24,7 @@ from muster_scheduler.core.commands import (
     ReleaseItem,
     SetCallbacks,
     SetDeciding,
+    SetGeneration,
     Termination,
     UpdateAllocations,
     UpdateApplications,
@@ -32,7 +33,7 @@ from muster_scheduler.core.commands import (
 )
 from muster_scheduler.core.config import ClusterConfig, PartitionConfig, partition_name
 from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, unique_key
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, is_ready, unique_key
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
@@ -45,9 +46,11 @@ from muster_scheduler.core.outcome import (
     RejectedApplication,
     RejectedAsk,
     RejectedNode,
+    ReleasedAllocation,
+    ReleasedAsk,
 )
 from muster_scheduler.core.partition import Partition, Timed, is_awaited
-from muster_scheduler.core.resources import TooManyTypes, fits
+from muster_scheduler.core.resources import Shape, TooManyTypes, fits
 from muster_scheduler.core.states import AppEvent, AppState
 
 _SHOWN_MAX = 200  # characters of a name in an answer
@@ -63,6 +66,8 @@ _RELEASE_DETAILS = {
     Termination.PREEMPTED_BY_SCHEDULER: Detail.ALLOC_PREEMPT,
     Termination.PLACEHOLDER_REPLACED: Detail.ALLOC_REPLACED,
 }
+# What ends an allocation so, keeps its ask.
+_KEEPING = (Termination.TIMEOUT, Termination.SCHEDULING_FAILED_ON_RM)
 
 
 class SchedulerCore:
@@ -76,6 +81,7 @@ class SchedulerCore:
         self._searching = searching
         self._deciding = True
         self._policy = CallbackPolicy()
+        self._previous_generation = False
         self.partitions = {each.name: self._new_partition(each) for each in config.partitions}
         self.next_submission = 1
         self._deadlines: list[tuple[int, int, Partition, Timed]] = []
@@ -122,6 +128,10 @@ class SchedulerCore:
                     each.questions.take_policy(command.policy, out, now_ns)
             case Answers():
                 self._answer(command, out, now_ns)
+            case SetGeneration():
+                self._previous_generation = command.previous
+                for each in self.partitions.values():
+                    each.previous_generation = command.previous
         self._collect_deadlines()
         return out
 
@@ -151,6 +161,7 @@ class SchedulerCore:
             self.partitions[name] = new = self._new_partition(each)
             new.deciding = self._deciding
             new.questions.take_policy(self._policy, out, now_ns)
+            new.previous_generation = self._previous_generation
             new.announce_queues(out, now_ns)
         self.partitions = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
         self.config = config
@@ -227,32 +238,58 @@ class SchedulerCore:
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
     def _update_node(self, item: NodeItem, out: Outcome, now_ns: int) -> None:
-        name = partition_name(item.partition)
-        partition = self.partitions.get(name)
-        reason = ""
-        if partition is None:
-            reason = f"failed to find partition {item.partition!r} for node {item.node_id}"
-        else:
+        """One node's change: accepted or rejected, once; and each allocation that it brings likewise."""
+        creates = item.action in (NodeAction.CREATE, NodeAction.CREATE_DRAIN)
+        partition, reason = self._partition_of_node(item, creates=creates)
+        if partition is not None:
             try:
                 _refuse_negative(f"node {item.node_id}", item.capacity or {}, item.occupied or {})
                 partition.types.reserve([*(item.capacity or {}), *(item.occupied or {})])
-                match item.action:
-                    case NodeAction.CREATE | NodeAction.CREATE_DRAIN:
-                        reason = self._create_node(partition, item, out, now_ns)
-                    case NodeAction.UNKNOWN:
-                        reason = f"node {item.node_id}: action is not set"
-                    case _:
-                        reason = self._change_node(partition, item, out, now_ns)
+                if creates:
+                    reason = self._create_node(partition, item, out, now_ns)
+                elif item.action is NodeAction.UNKNOWN:
+                    reason = f"node {item.node_id}: action is not set"
+                else:
+                    reason = self._change_node(partition, item, out, now_ns)
             except (TooManyTypes, _Negative) as error:
                 reason = str(error)
         if reason:
             out.facts.append(RejectedNode(item.node_id, reason))
+        elif not creates:
+            out.facts.append(AcceptedNode(item.node_id))
+        for existing in item.existing:
+            if reason or partition is None or item.action is NodeAction.DECOMISSION:
+                why = f"was rejected: {reason}" if reason else "is removed"
+                _reject(existing, f"node {item.node_id} {why}", out)
+            else:
+                self._take_ask(existing._replace(node_id=item.node_id, partition=partition.name), out, now_ns)
+
+    def _partition_of_node(self, item: NodeItem, *, creates: bool) -> tuple[Partition | None, str]:
+        """The partition that an item is about; or None, and why there is none.
+
+        A node stays in the partition that it was created in. What names none is about the node of that id, wherever.
+        """
+        name = partition_name(item.partition)
+        partition = self.partitions.get(name)
+        if creates or (partition is not None and item.node_id in partition.nodes):
+            return partition, "" if partition is not None else _no_partition(item)
+        others = [each.name for each in self.partitions.values() if item.node_id in each.nodes]
+        if not item.partition and len(others) == 1:
+            return self.partitions[others[0]], ""
+        if others:
+            held = f"node {item.node_id} is in partition {', '.join(others)}"
+            if item.partition:
+                return None, f"{held}, not in {name}: a node does not change its partition, DECOMISSION and CREATE it"
+            return None, f"{held}: attributes[{NODE_PARTITION!r}] must say which one is meant"
+        return partition, "" if partition is not None else _no_partition(item)
 
     def _create_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
         if item.node_id in partition.nodes:
             return f"failure while adding new node: existing node {item.node_id}, node name must be unique"
+        if problem := _ready_problem(item):
+            return problem
         node = Node(partition.types, item.node_id)
-        node.attributes = dict(item.attributes)
+        node.set_attributes(item.attributes)
         node.schedulable = item.action is NodeAction.CREATE
         node.submission = self._submission()
         node.created_ns = now_ns
@@ -273,8 +310,8 @@ class SchedulerCore:
                     now_ns=now_ns,
                 )
             )
-        for existing in item.existing:
-            self._take_ask(existing._replace(node_id=node.node_id, partition=partition.name), out, now_ns)
+        if not node.ready:
+            _flag_event(node, Detail.NODE_READY, "ready: false", out, now_ns)
         return ""
 
     def _change_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
@@ -288,25 +325,41 @@ class SchedulerCore:
         if item.action is NodeAction.DECOMISSION:
             self._remove_node(partition, node, out, now_ns)
             return ""
-        wanted = item.action is NodeAction.DRAIN_TO_SCHEDULABLE
-        if wanted and node.schedulable:
+        drains = item.action is NodeAction.DRAIN_NODE
+        if not drains and node.schedulable:
             return f"node {node.node_id} is not draining: DRAIN_TO_SCHEDULABLE is not possible"
-        if node.schedulable != wanted:
-            partition.set_node_schedulable(node, schedulable=wanted)
-            partition.questions.node_changed(node, out)
-            for ask in [] if wanted else [ask for ask in node.reservations if not ask.demand.required_node]:
-                partition.unreserve(ask, out, now_ns)  # nothing but daemons goes to a draining node
-            message = f"schedulable: {'true' if wanted else 'false'}"
-            out.events.append(
-                Event(EventType.NODE, Change.SET, Detail.NODE_SCHEDULABLE, node.node_id, message=message, now_ns=now_ns)
-            )
+        if node.schedulable == drains:
+            self._set_node_state(partition, node, node.attributes, not drains, out, now_ns)
+            message = f"schedulable: {'false' if drains else 'true'}"
+            _flag_event(node, Detail.NODE_SCHEDULABLE, message, out, now_ns)
             out.touch(node, partition.name)
         return ""
 
+    def _set_node_state(
+        self,
+        partition: Partition,
+        node: Node,
+        attributes: Mapping[str, str],
+        schedulable: bool,
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        partition.set_node_state(node, attributes, schedulable=schedulable)
+        partition.questions.node_changed(node, out)
+        if not node.usable:
+            for ask in [ask for ask in node.reservations if not ask.demand.required_node]:
+                partition.unreserve(ask, out, now_ns)  # nothing but daemons goes there
+
     def _refresh_node(self, partition: Partition, node: Node, item: NodeItem, out: Outcome, now_ns: int) -> str:
-        changed = bool(item.attributes) and node.attributes != item.attributes
+        if problem := _ready_problem(item):
+            return problem
+        attributes = _attributes_after(node, item.attributes)
+        changed = attributes != node.attributes
         if changed:
-            node.attributes = dict(item.attributes)
+            was_ready = node.ready
+            self._set_node_state(partition, node, attributes, node.schedulable, out, now_ns)
+            if node.ready != was_ready:
+                _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
         if item.capacity is not None and partition.types.quantities(node.capacity) != _non_zero(item.capacity):
             changed = True
             partition.set_node_capacity(node, item.capacity)
@@ -509,8 +562,9 @@ class SchedulerCore:
         shape = partition.types.shape(item.quantities)
         old = app.asks.get(item.key)
         made = old.allocated if old is not None else app.made(item.key)
-        if made >= item.wanted:
-            # Already allocated: a re-sent ask, or a change of what runs. Neither is a second ask.
+        if made:
+            self._change_held(partition, app, item, shape, out, now_ns)
+        if made >= item.wanted:  # it is met: what is pending of it beyond that is wanted no more
             if old is not None:
                 partition.remove_ask(old, out, now_ns, Detail.APP_REQUEST)
                 partition.complete_if_idle(app, out, now_ns)
@@ -560,78 +614,102 @@ class SchedulerCore:
         shape = partition.types.shape(item.quantities)
         old = partition.foreign.get(item.key) if app is None else _reported_before(app, item)
         if old is not None:
-            if old.shape is shape and old.node_id == item.node_id:
+            demand = partition.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
+            allocation = partition.change(old, demand, item.node_id, item.uuid, out, now_ns, echo=True)
+            if app is None:
                 return
-            partition.give_back(old, out, now_ns)
-        allocation = partition.allocation_of(item, app, shape, self._submission(), now_ns)
-        if old is not None:
-            allocation.published, old.published = old.published, False  # the same record
-            allocation.uuid = item.uuid or old.uuid
-            # What was told to go stays told, whatever the RM reports of it meanwhile.
-            allocation.preempted, allocation.timed_out = old.preempted, old.timed_out
-            if allocation.demand.placeholder:  # else it is no placeholder any more, and nobody takes its place
-                allocation.replaced_by = old.replaced_by
-            allocation.replaces = old.replaces
-            if allocation.told:
-                allocation.told_ns = old.told_ns
-                partition.remind_at(allocation, now_ns)
-            allocation.ordinal = old.ordinal
-        elif app is not None:
+        else:
+            allocation = partition.allocation_of(item, app, shape, self._submission(), now_ns)
+            if app is None:
+                partition.adopt(allocation, out, now_ns)
+                return
             allocation.ordinal = app.made(item.key)  # of an ask with repeats each has its own UUID (seed 001)
-        if app is not None and not allocation.uuid:
-            allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
-        if app is not None and item.key in app.asks:
-            partition.remove_ask(app.asks[item.key], out, now_ns, None)
-        partition.adopt(allocation, out, now_ns)
-        if app is not None and app.state is AppState.FAILING:
+            if not allocation.uuid:
+                allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
+            if item.key in app.asks:
+                partition.remove_ask(app.asks[item.key], out, now_ns, None)
+            partition.adopt(allocation, out, now_ns)
+        if app.state is AppState.FAILING:
             partition.time_out(allocation, f"application {app.app_id} is failing", out, now_ns)
 
+    def _change_held(
+        self, partition: Partition, app: Application, item: AskItem, shape: Shape, out: Outcome, now_ns: int
+    ) -> None:
+        """An ask is sent again, and some of it runs: what runs is as the ask says from now on, all of it.
+
+        (Whatever part of it was allocated when the ask came again, the outcome is the same. What the allocation is to
+        its gang does not change.)
+        """
+        for held in app.held(item.key):
+            said = item._replace(
+                task_group=held.task_group,
+                placeholder=held.placeholder,
+                previous_generation=held.previous_generation,
+            )
+            demand = partition.demand_of(said, shape, held.submission, held.created_ns)
+            if not demand.same_as(held.demand):
+                partition.change(held, demand, held.node_id, "", out, now_ns, echo=False)
+
     def _release(self, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
-        partition = self.partitions.get(partition_name(item.partition))
+        """One item: acknowledged, what it ended or that there was nothing to end; unless it confirms what we began."""
+        partition = self.partitions.get(item.partition) or self.partitions.get(partition_name(item.partition))
         if partition is None:
-            return
-        if not item.app_id:
+            _acknowledge(item, item.partition, f"partition {item.partition!r} does not exist", out)
+        elif not item.app_id:
             self._release_foreign(partition, item, out, now_ns)
-            return
-        app = partition.live_application(item.app_id)
-        if app is None:
-            return
-        again = item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING
-        if again and not item.ask_only:
-            for allocation in _allocations_of(app, item):
+        else:
+            app = partition.live_application(item.app_id)
+            if app is None:
+                why = f"application {item.app_id} does not exist: there is nothing to release"
+                _acknowledge(item, partition.name, why, out)
+            else:
+                self._release_of(partition, app, item, out, now_ns)
+
+    def _release_of(self, partition: Partition, app: Application, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
+        ended = [] if item.ask_only else _allocations_of(app, item)
+        asks: list[Ask] = []
+        if item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING and ended:
+            for allocation in ended:
                 needless = allocation.placeholder and app.state is AppState.COMPLETING
                 if allocation.timed_out or allocation.replaced_by is not None or needless:  # it was to go anyway
                     self._release_one(partition, allocation, item, out, now_ns)
                 else:
                     self._ask_again(partition, app, allocation, item.message, out, now_ns)
-            partition.complete_if_idle(app, out, now_ns)
-            return
-        ended = [] if item.ask_only else _allocations_of(app, item)
-        confirms = item.termination in _RELEASE_DETAILS and (item.key or item.uuid)
-        told = [allocation for allocation in ended if allocation.told] if confirms else []
-        # A confirmation concerns what was told to go: not its ask's other allocations, nor what is pending of it.
-        ended = told or ended
-        asks_too = item.termination is not Termination.TIMEOUT and not told
-        if asks_too or item.ask_only:
-            for ask in _asks_of(app, item):
+        else:
+            confirms = item.termination in _RELEASE_DETAILS and (item.key or item.uuid)
+            told = [allocation for allocation in ended if allocation.told] if confirms else []
+            # A confirmation concerns what was told to go: not its ask's other allocations, nor what is pending of it.
+            ended = told or ended
+            if item.ask_only or (item.termination not in _KEEPING and not told):
+                asks = _asks_of(app, item)
+            for ask in asks:
                 partition.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
-        for allocation in ended:
-            self._release_one(partition, allocation, item, out, now_ns)
+            for allocation in ended:
+                self._release_one(partition, allocation, item, out, now_ns)
+        if asks:
+            keys = {allocation.key for allocation in ended}  # whose release is told as an allocation's
+            for ask in asks:
+                if ask.key not in keys:
+                    _acknowledge(item, partition.name, item.message, out, ask)
+        elif not ended:
+            _acknowledge(item, partition.name, _nothing_there(app, item), out)
         partition.complete_if_idle(app, out, now_ns)
 
     def _release_one(
         self, partition: Partition, allocation: Allocation, item: ReleaseItem, out: Outcome, now_ns: int
     ) -> None:
         # What the scheduler began (preemption, time-out, replacement) is confirmed by the RM, and not echoed.
-        ours = item.termination in _RELEASE_DETAILS or item.termination is Termination.SCHEDULING_FAILED_ON_RM
+        confirms = allocation.told and (
+            item.termination in _RELEASE_DETAILS or item.termination is Termination.SCHEDULING_FAILED_ON_RM
+        )
         partition.release(
             allocation,
-            Termination.STOPPED_BY_RM if item.termination is Termination.UNKNOWN else item.termination,
+            Termination.STOPPED_BY_RM,
             item.message,
             _RELEASE_DETAILS.get(item.termination, Detail.ALLOC_CANCEL),
             out,
             now_ns,
-            tell=not ours,
+            tell=not confirms,
             completing=False,
         )
         if allocation.replaced_by is not None:
@@ -653,7 +731,7 @@ class SchedulerCore:
             tell=False,
             completing=False,
         )
-        demand = replace(held.demand, submission=self._submission())
+        demand = replace(held.demand, submission=self._submission(), changed_ns=0)
         ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
         if old is not None:
             ask.published, old.published = old.published, False
@@ -666,30 +744,73 @@ class SchedulerCore:
         partition.add_ask(ask, out)
 
     def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
-        foreign = partition.foreign.get(item.key)
+        foreign = partition.foreign.get(item.key) if not (item.ask_only or item.uuid) else None
         if foreign is not None:
-            partition.release(
-                foreign, Termination.STOPPED_BY_RM, item.message, Detail.ALLOC_CANCEL, out, now_ns, tell=False
-            )
+            partition.release(foreign, Termination.STOPPED_BY_RM, item.message, Detail.ALLOC_CANCEL, out, now_ns)
+            return
+        what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else "an empty key"
+        kind = "ask" if item.ask_only else "allocation" if item.uuid else "foreign allocation"
+        _acknowledge(item, partition.name, f"there is no {kind} with {what}: there is nothing to release", out)
 
 
 def _with_application(releases: Sequence[ReleaseItem], partitions: Mapping[str, Partition]) -> Sequence[ReleaseItem]:
-    """Seed 001: the release of an ask may name its key alone. It then concerns that key of every application."""
-    if not any(item.ask_only and not item.app_id for item in releases):
+    """Seed 001: an ask may be named by its key alone, an allocation by its UUID alone.
+
+    The release of an ask then concerns that key of every application; what nobody has is left as it is.
+    """
+    unnamed = [item for item in releases if not item.app_id and (item.ask_only or item.uuid)]
+    if not unnamed:
         return releases
-    owners: dict[tuple[str, str], list[str]] = {}
+    keys = {item.key for item in unnamed if item.ask_only and item.key}
+    uuids = {item.uuid for item in unnamed if not item.ask_only}
+    owners: dict[tuple[str, str, bool], list[str]] = {}
     for name, partition in partitions.items():
         for app in partition.apps.values():
-            for key in app.asks:
-                owners.setdefault((name, key), []).append(app.app_id)
+            for key in sorted(keys & app.asks.keys()):
+                owners.setdefault((name, key, True), []).append(app.app_id)
+            for uuid in sorted(uuids & app.by_uuid.keys()):
+                owners.setdefault((name, uuid, False), []).append(app.app_id)
     found: list[ReleaseItem] = []
     for item in releases:
-        if item.ask_only and not item.app_id:
-            apps = owners.get((partition_name(item.partition), item.key), ()) if item.key else ()
-            found.extend(item._replace(app_id=app_id) for app_id in apps)
-        else:
+        if item.app_id or not (item.ask_only or item.uuid):
             found.append(item)
+            continue
+        named = (partition_name(item.partition), item.key if item.ask_only else item.uuid, item.ask_only)
+        found.extend(item._replace(app_id=app_id) for app_id in owners.get(named, ("",)))
     return found
+
+
+def _as_far_as_said(item: AskItem, held: Allocation) -> AskItem:
+    """What the message of an allocation has no field for stays as its ask had it."""
+    item = item._replace(execution_timeout_ms=held.execution_timeout_ms, previous_generation=held.previous_generation)
+    if not held.previous_generation:
+        return item
+    return item._replace(
+        originator=held.originator,
+        allow_preempt_self=held.allow_preempt_self,
+        allow_preempt_other=held.allow_preempt_other,
+        has_preemption_policy=held.has_preemption_policy,
+    )
+
+
+def _acknowledge(item: ReleaseItem, partition: str, message: str, out: Outcome, ask: Ask | None = None) -> None:
+    """The answer to a release that ended no allocation: in the words that it came in."""
+    app_id, key = item.app_id, item.key if ask is None else ask.key
+    if item.ask_only or ask is not None:
+        out.facts.append(ReleasedAsk(partition, app_id, key, Termination.STOPPED_BY_RM, message, item.ask_only))
+        return
+    out.facts.append(
+        ReleasedAllocation(partition, app_id, key, item.uuid, Termination.STOPPED_BY_RM, message, bool(item.uuid))
+    )
+
+
+def _nothing_there(app: Application, item: ReleaseItem) -> str:
+    what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else ""
+    kind = "ask" if item.ask_only else "allocation"
+    has = f"has no {kind} with {what}" if what else f"has no {kind}"
+    if item.termination in _KEEPING and not item.ask_only and item.key in app.asks:
+        has += f", and {item.termination.name} keeps its ask"
+    return f"application {app.app_id} {has}: there is nothing to release"
 
 
 def _reported_before(app: Application, item: AskItem) -> Allocation | None:
@@ -702,8 +823,11 @@ def _reported_before(app: Application, item: AskItem) -> Allocation | None:
 
 
 def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
+    """(A UUID names one allocation: of an ask with repeats the others stay wanted.)"""
+    if item.uuid:
+        return []
     if not item.key:
-        return [] if item.uuid else sorted(app.asks.values(), key=lambda ask: ask.submission)
+        return sorted(app.asks.values(), key=lambda ask: ask.submission)
     ask = app.asks.get(item.key)
     return [] if ask is None else [ask]
 
@@ -712,6 +836,34 @@ def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
     if item.uuid:
         return list(app.by_uuid.get(item.uuid, ()))
     return app.held(item.key) if item.key else in_order(app.allocations.values())
+
+
+def _no_partition(item: NodeItem) -> str:
+    return f"failed to find partition {item.partition!r} for node {item.node_id}"
+
+
+def _ready_problem(item: NodeItem) -> str:
+    """Why the ready flag cannot be read; "": it can, or there is none."""
+    said = item.attributes.get(NODE_READY_ATTRIBUTE)
+    if said is None or is_ready(item.attributes) is not None:
+        return ""
+    return f"node {item.node_id}: attributes[{NODE_READY_ATTRIBUTE!r}]: {said[:_SHOWN_MAX]!r}, expected true or false"
+
+
+def _attributes_after(node: Node, said: Mapping[str, str]) -> dict[str, str]:
+    """New attributes replace those reported before (seed 000), as a whole.
+
+    But an update that says no more than where the node is, and whether it is ready, is about that: shims of the
+    previous generation send the ready flag, and nothing else, with each change.
+    """
+    if said.keys() <= {NODE_PARTITION, NODE_READY_ATTRIBUTE}:
+        return {**node.attributes, **said}
+    kept = {NODE_PARTITION: node.attributes[NODE_PARTITION]} if NODE_PARTITION in node.attributes else {}
+    return {**kept, **said}
+
+
+def _flag_event(node: Node, detail: Detail, message: str, out: Outcome, now_ns: int) -> None:
+    out.events.append(Event(EventType.NODE, Change.SET, detail, node.node_id, message=message, now_ns=now_ns))
 
 
 def _known_types(partition: Partition, quota: namespace.NamespaceQuota) -> bool:
@@ -735,7 +887,9 @@ def _refuse_negative(what: str, *resources: dict[str, int]) -> None:
 
 
 def _reject(item: AskItem, reason: str, out: Outcome) -> None:
-    out.facts.append(RejectedAsk(item.key, item.app_id, reason, item.previous_generation))
+    """In the words that the item came in; what has a node is an allocation, in both generations."""
+    asked = item.previous_generation and not item.node_id
+    out.facts.append(RejectedAsk(item.key, item.app_id, reason, asked))
 
 
 def _non_zero(quantities: dict[str, int]) -> dict[str, int]:

@@ -25,6 +25,11 @@ class AppState(StrEnum):
     EXPIRED = "Expired"
 
 
+# What an RM of the previous generation is told right before Running, once for each application (seed 001,
+# APP_STARTING). It is a word for the RM and in the story, not a state that anything is decided by.
+STARTING = "Starting"
+
+
 class AppEvent(StrEnum):
     """What moves an application from state to state."""
 

@@ -18,8 +18,8 @@ UsageHistory = dict[str, dict[str, dict[str, int]]]
 
 
 def account(history: UsageHistory, ended: Allocation, node: Node | None, now_ns: int) -> bool:
-    """Adds what an allocation used that ends now; says whether that was anything."""
-    seconds = (now_ns - ended.allocated_ns) // 1_000_000_000
+    """Adds what an allocation used that ends now, or has another size from now on; says whether that was anything."""
+    seconds = (now_ns - (ended.demand.changed_ns or ended.allocated_ns)) // 1_000_000_000
     if seconds <= 0:
         return False
     kind = PREEMPTED if ended.preempted is not None else PLACEHOLDER if ended.demand.placeholder else USED

@@ -716,6 +716,7 @@ class Demand(_message.Message):
     EXECUTION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     SUBMISSION_FIELD_NUMBER: _builtins.int
     CREATED_NS_FIELD_NUMBER: _builtins.int
+    CHANGED_NS_FIELD_NUMBER: _builtins.int
     allocation_key: _builtins.str
     application_id: _builtins.str
     partition: _builtins.str
@@ -730,6 +731,8 @@ class Demand(_message.Message):
     submission: _builtins.int
     created_ns: _builtins.int
     """when it was asked for"""
+    changed_ns: _builtins.int
+    """of an allocation: since when it has this size, where the RM changed it; 0: from the start"""
     @_builtins.property
     def resource(self) -> Global___Quantities: ...
     @_builtins.property
@@ -752,10 +755,11 @@ class Demand(_message.Message):
         execution_timeout_ms: _builtins.int = ...,
         submission: _builtins.int = ...,
         created_ns: _builtins.int = ...,
+        changed_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_key", b"allocation_key", "allow_preempt_other", b"allow_preempt_other", "allow_preempt_self", b"allow_preempt_self", "application_id", b"application_id", "created_ns", b"created_ns", "execution_timeout_ms", b"execution_timeout_ms", "has_preemption_policy", b"has_preemption_policy", "originator", b"originator", "partition", b"partition", "placeholder", b"placeholder", "priority", b"priority", "resource", b"resource", "submission", b"submission", "tags", b"tags", "task_group", b"task_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_key", b"allocation_key", "allow_preempt_other", b"allow_preempt_other", "allow_preempt_self", b"allow_preempt_self", "application_id", b"application_id", "changed_ns", b"changed_ns", "created_ns", b"created_ns", "execution_timeout_ms", b"execution_timeout_ms", "has_preemption_policy", b"has_preemption_policy", "originator", b"originator", "partition", b"partition", "placeholder", b"placeholder", "priority", b"priority", "resource", b"resource", "submission", b"submission", "tags", b"tags", "task_group", b"task_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

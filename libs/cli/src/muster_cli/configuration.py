@@ -25,10 +25,7 @@ def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Conso
     Raises UsageError for a file that cannot be read or is empty, CommandError when the gateway refuses the call or
     does not answer it.
     """
-    text = read(file)
-    if not text.strip():
-        # The interface takes it for "the default": what would be meant by an empty file is anybody's guess.
-        raise UsageError(f"{file}: is empty, expected a queue configuration")
+    text = read_configuration(file)
     try:
         answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
     except AdminRefused as error:
@@ -42,18 +39,32 @@ def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Conso
     return answer.accepted
 
 
+def read_configuration(file: Path) -> str:
+    """The text of a file that is to go to a gateway. Raises UsageError when it cannot be read, or is empty."""
+    text = read(file)
+    if not text.strip():
+        # The interface takes it for "the default": what would be meant by an empty file is anybody's guess.
+        raise UsageError(f"{file}: is empty, expected a queue configuration")
+    return text
+
+
 async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> ConfigurationAnswer:
     async with AdminClient(gateway) as admin:
         return await admin.update_configuration(rm_id, text, timeout_s=timeout_s)
 
 
-def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Console) -> None:
+def print_problems(answer: ConfigurationAnswer, file: Path, console: Console) -> None:
+    """What is wrong, by its places in the file, and what it changes."""
     for problem in sorted(answer.problems, key=_place):
         colour = _COLOURS.get(problem.severity, "yellow")
         line = escape(_line(file, problem))
         console.print(f"[bold {colour}]{problem.severity}[/] {line}", highlight=False, soft_wrap=True)
     for change in answer.changes:
         console.print(escape(change), highlight=False, soft_wrap=True)
+
+
+def _print(answer: ConfigurationAnswer, file: Path, rm_id: str, console: Console) -> None:
+    print_problems(answer, file, console)
     if not answer.accepted:
         said = f"[red]{escape(str(file))} is not applied[/]: {escape(rm_id)} keeps the configuration that it has"
     elif answer.changes:

@@ -13,6 +13,7 @@ from cyclopts import App, Group, Parameter
 
 from muster_cli import logs
 from muster_cli.errors import CommandError
+from muster_cli.operating import Operator
 from muster_cli.probe import DEFAULT_ADDRESS
 
 _SETTINGS = Group("Settings", sort_key=100)
@@ -26,6 +27,10 @@ topics_app = App(name="topics", help="The topics on the log.")
 config_app = App(name="config", help="Settings and queue configurations.")
 app.command(topics_app)
 app.command(config_app)
+admin_app = App(name="admin", help="What an operator asks of a running Muster (docs/admin.md).")
+explain_app = App(name="explain", help="Why something is as it is (docs/explain.md).")
+app.command(admin_app)
+app.command(explain_app)
 
 
 @Parameter(name="*", group=_SETTINGS)
@@ -40,6 +45,7 @@ class Common:
 
 
 _COMMON = Common()
+_OPERATOR = Operator()
 
 # "-" is a value, not the beginning of a flag.
 ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
@@ -317,6 +323,143 @@ def config_show(
     from muster_cli.show import show_settings
 
     return show_settings(common.settings, common.set, data_dir, as_json=json, changed=changed)
+
+
+@admin_app.command(name="rms")
+def admin_rms(*, operator: Operator = _OPERATOR) -> int:
+    """Lists the resource managers: their lives, their streams, and what they registered with; --rm: one in detail."""
+    from muster_cli.admin import rms
+
+    return rms(operator)
+
+
+@admin_app.command(name="pause")
+def admin_pause(*, reason: str = "", operator: Operator = _OPERATOR) -> int:
+    """Decides nothing more for an RM until it is resumed; what it says is taken, what runs goes on running.
+
+    :param reason: for people; shown in explanations.
+    """
+    from muster_cli.admin import pause
+
+    return pause(operator, reason)
+
+
+@admin_app.command(name="resume")
+def admin_resume(*, operator: Operator = _OPERATOR) -> int:
+    """Ends a pause."""
+    from muster_cli.admin import resume
+
+    return resume(operator)
+
+
+@admin_app.command(name="drain")
+def admin_drain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Lets no more allocations on a node; what runs there stays.
+
+    :param node: its id.
+    :param partition: [default]
+    """
+    from muster_cli.admin import drain
+
+    return drain(operator, node, partition, schedulable=False)
+
+
+@admin_app.command(name="undrain")
+def admin_undrain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Lets allocations on a node again.
+
+    :param node: its id.
+    :param partition: [default]
+    """
+    from muster_cli.admin import drain
+
+    return drain(operator, node, partition, schedulable=True)
+
+
+@admin_app.command(name="dump")
+def admin_dump(*, output: ReportFile = None, operator: Operator = _OPERATOR) -> int:
+    """Writes everything that is known of an RM as JSON; secrets are masked.
+
+    :param output: a file; it is there once it is whole [standard output].
+    """
+    from muster_cli.admin import dump
+
+    return dump(operator, output if output is not None else Path("-"))
+
+
+@admin_app.command(name="validate")
+def admin_validate(file: Path, *, operator: Operator = _OPERATOR) -> int:
+    """Says what `muster config apply` would do now with a queue configuration (YAML), and does nothing.
+
+    Exit code 0: it would be in force.
+
+    :param file: the queue configuration.
+    """
+    from muster_cli.admin import validate
+
+    return validate(operator, file)
+
+
+@explain_app.command(name="ask")
+def explain_ask(application: str, key: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Why an ask is pending.
+
+    :param application: its application's id.
+    :param key: its allocationKey.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_ask(rm, application, key, **operator.at(partition)))
+
+
+@explain_app.command(name="application")
+def explain_application(application: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Where an application stands, and what its asks wait for.
+
+    :param application: its id.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_application(rm, application, **operator.at(partition)))
+
+
+@explain_app.command(name="queue")
+def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Where a queue stands against its guarantee and its max, and what waits in it for what.
+
+    :param queue: its path, such as root.default.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)))
+
+
+@explain_app.command(name="node")
+def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Whether anything goes to a node, who is on it, and what it would have room for.
+
+    :param node: its id.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_node(rm, node, **operator.at(partition)))
+
+
+@explain_app.command(name="preemption")
+def explain_preemption(application: str, key: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+    """Why an allocation must go, and for whom.
+
+    :param application: its application's id.
+    :param key: its allocationKey.
+    :param partition: [default]
+    """
+    from muster_cli.explaining import explain
+
+    return explain(operator, lambda admin, rm: admin.explain_preemption(rm, application, key, **operator.at(partition)))
 
 
 def _http(address: str | None) -> list[tuple[str, str, object]]:

@@ -18,6 +18,8 @@ class AdminGateway(AdminServicer):
 
     :ivar asked: the requests, and their metadata.
     :ivar answer: what comes back; a status and its details: the call ends with them.
+    :ivar called: the other calls: method and request.
+    :ivar answers: by method, what comes back of them (of DumpState: several); a status and its details as above.
     """
 
     def __init__(self) -> None:
@@ -26,12 +28,46 @@ class AdminGateway(AdminServicer):
             admin_pb2.UpdateConfigurationResponse(accepted=True)
         )
         self.address = ""
+        self.called: list[tuple[str, Any]] = []
+        self.answers: dict[str, Any] = {}
 
     def UpdateConfiguration(self, request: Any, context: Any) -> Any:
         self.asked.append((request, dict(context.invocation_metadata())))
         if isinstance(self.answer, tuple):
             context.abort(*self.answer)
         return self.answer
+
+    def ValidateConfiguration(self, request: Any, context: Any) -> Any:
+        return self._answered("ValidateConfiguration", request, context)
+
+    def ListResourceManagers(self, request: Any, context: Any) -> Any:
+        return self._answered("ListResourceManagers", request, context)
+
+    def PauseResourceManager(self, request: Any, context: Any) -> Any:
+        return self._answered("PauseResourceManager", request, context)
+
+    def ResumeResourceManager(self, request: Any, context: Any) -> Any:
+        return self._answered("ResumeResourceManager", request, context)
+
+    def DrainNode(self, request: Any, context: Any) -> Any:
+        return self._answered("DrainNode", request, context)
+
+    def Explain(self, request: Any, context: Any) -> Any:
+        return self._answered("Explain", request, context)
+
+    def DumpState(self, request: Any, context: Any) -> Iterator[Any]:
+        self.called.append(("DumpState", request))
+        for piece in self.answers.get("DumpState", ()):
+            if isinstance(piece, tuple):
+                context.abort(*piece)
+            yield piece
+
+    def _answered(self, method: str, request: Any, context: Any) -> Any:
+        self.called.append((method, request))
+        answer = self.answers[method]
+        if isinstance(answer, tuple):
+            context.abort(*answer)
+        return answer
 
 
 @contextmanager

@@ -1,0 +1,73 @@
+"""docs/metrics.md explains every field of muster.v1.Metrics, every metric of the tally, and every flag; and no other."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from muster_cli import main
+from muster_client import metrics_client
+from muster_gateway import metrics_codec
+from muster_gateway.settings import GatewaySettings
+from muster_proto.muster.v1 import metrics_pb2 as pb
+from muster_scheduler.service.metrics import Metric
+from muster_scheduler.view import snapshot
+
+TEXT = (Path(__file__).parents[3] / "docs/metrics.md").read_text(encoding="utf-8")
+MESSAGES = (
+    pb.MetricsRequest,
+    pb.WatchMetricsRequest,
+    pb.MetricsSnapshot,
+    pb.SchedulerMetrics,
+    pb.Tally,
+    pb.QueueMetrics,
+    pb.NodeMetrics,
+    pb.RuntimeMetrics,
+    pb.ProcessMetrics,
+)
+
+
+def rows_behind(text: str) -> list[list[str]]:
+    """The cells of the first table behind some words."""
+    lines = TEXT[TEXT.index(text) :].splitlines()
+    start = next(number for number, line in enumerate(lines) if re.fullmatch(r"(\|-+)+\|", line))
+    rows: list[list[str]] = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.DESCRIPTOR.name)
+def test_every_field_is_explained_in_its_order(message: type[pb.MetricsRequest]) -> None:
+    rows = rows_behind(f"`{message.DESCRIPTOR.name}`")
+    assert [row[0] for row in rows] == [f"`{field.name}`" for field in message.DESCRIPTOR.fields]
+    assert all(row[1] for row in rows if row[0] != "`node_id`")
+
+
+def test_every_metric_of_the_tally_is_named() -> None:
+    rows = rows_behind("## Prometheus")
+    assert [row[0] for row in rows] == [f"`{metric}_total`" for metric in Metric]
+    counted = {re.match("`([a-z_]+)`", row[1])[1] for row in rows}  # type: ignore[index]
+    assert counted == {field.name for field in pb.Tally.DESCRIPTOR.fields} - {"events"}
+
+
+def test_every_flag_and_its_default() -> None:
+    rows = rows_behind("| flag |")
+    flags = {row[0].strip("`"): row[1] for row in rows}
+    parameters = inspect.signature(main.top).parameters
+    assert list(flags) == [f"--{name}" for name in parameters]
+    told = {name: str(parameters[name].default) for name in ("gateway", "nodes", "interval")}
+    assert {name: flags[f"--{name}"] for name in told} == told
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    assert f"at most {snapshot.NODES_MAX:,}; 0: {snapshot.NODES_DEFAULT:,}" in TEXT
+    assert snapshot.NODES_MAX == metrics_codec.NODES_MAX
+    assert f"at least {metrics_codec.INTERVAL_MIN_MS}; 0: {metrics_codec.INTERVAL_DEFAULT_MS:,}" in TEXT
+    watchers = GatewaySettings.model_fields["max_metrics_watchers"].default
+    assert f"`gateway.max_metrics_watchers` ({watchers})" in TEXT
+    assert [section.value for section in metrics_client.Section] == [section.upper() for section in snapshot.Section]

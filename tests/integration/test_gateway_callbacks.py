@@ -314,6 +314,16 @@ async def test_what_the_rm_did_not_process_comes_again(world: Rig) -> None:
     assert await (await channel.connect(predicates=True, resume_after=0)).asked(3) == [1, 2, 3]
 
 
+async def test_what_was_asked_before_a_gateway_died_at_once_comes_again(quick: Rig) -> None:
+    """It stored where the first stream began before anybody was asked."""
+    first, second = await quick.gateway(cursor_flush_ms=60_000.0), await quick.gateway()
+    stream = await (await quick.registered(first)).connect(predicates=True)
+    await quick.scheduler.ask("rm", 1)
+    assert await stream.asked(1) == [1]
+    await crash(first)
+    assert await (await quick.channel(second).connect(predicates=True)).asked(1) == [1]
+
+
 async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
     """What was asked longer ago than callback_resume_s is passed over, whatever the RM says it processed."""
     gateway = await quick.gateway(callback_resume_s=0.5)
@@ -528,21 +538,21 @@ async def test_nobody_hears_events_without_wanting_them(quick: Rig) -> None:
     assert await stream.silent()
 
 
-@pytest.mark.parametrize("after", [0, 1_499, 2_998])
+@pytest.mark.parametrize("after", [0, 503, 1_499, 2_998])
 async def test_events_go_on_behind_an_id(world: Rig, after: int) -> None:
     channel = await world.registered(await world.gateway())
-    for start in range(0, 3_000, 500):  # between others' events, and the RM's own without an id
-        await world.scheduler.happen("rm", *[f"e{n}" for n in range(start, start + 500)])
+    for start in range(0, 3_000, 100):  # between others' events, and the RM's own without an id
+        await world.scheduler.happen("rm", *[f"e{n}" for n in range(start, start + 100)])
         await world.scheduler.happen("rm", f"ask{start}", tracked=False)
-        await world.scheduler.happen("other", *["x"] * 300)
+        await world.scheduler.happen("other", *["x"] * 60)
     stream = await channel.connect(events=True, events_after=after)
     await world.scheduler.happen("rm", "last")
     expected: list[tuple[str, int | None]] = []
     for number in range(after, 3_000):
         if number > after:
             expected.append((f"e{number}", number))
-        if number % 500 == 499:
-            expected.append((f"ask{number - 499}", None))
+        if number % 100 == 99:
+            expected.append((f"ask{number - 99}", None))
     expected.append(("last", 3_000))
     assert await stream.events(len(expected)) == expected
 
@@ -652,3 +662,34 @@ async def test_only_so_many_configurations_wait(quick: Rig) -> None:
     assert {result.id for result in results} <= {f"{n}" for n in range(16, 30)}
     await stream.say(1)
     await eventually(lambda: quick.scheduler.answers("rm"), "answers do not wait for configurations")
+
+
+async def test_a_sweep_leaves_a_seat_alone_that_is_just_being_taken(quick: Rig) -> None:
+    """The store has the seat already, and the table has not the stream yet."""
+    go = asyncio.Event()
+
+    class Slow(MemorySessions):
+        async def cursors(self, rm_id: str) -> Any:
+            await go.wait()
+            return await super().cursors(rm_id)
+
+    sessions = Slow(quick.clock)
+    gateway = await quick.gateway(sessions=sessions)
+    channel = await quick.registered(gateway)
+    connecting = asyncio.create_task(channel.connect(predicates=True))
+
+    async def taken() -> bool:
+        session = await sessions.get("rm")
+        return session is not None and CALLBACK in session.seats
+
+    await eventually(taken, "the seat is taken")
+    await gateway._servicer._parts.life.sweep(gateway._table)  # type: ignore[union-attr]
+    go.set()
+    stream = await connecting
+    await quick.scheduler.ask("rm", 1)
+    assert await stream.asked(1) == [1]
+    await gateway._servicer._parts.life.sweep(gateway._table)  # type: ignore[union-attr]
+    session = await sessions.get("rm")
+    assert session is not None
+    assert session.seats[CALLBACK] == Seat(gateway.gateway_id, 1)
+    assert quick.scheduler.notes("rm") == [(True, 1)]

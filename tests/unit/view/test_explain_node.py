@@ -9,7 +9,7 @@ import httpx
 import pytest
 from builders import nodes
 from muster_gateway.view_client import ViewClient, path_of
-from muster_scheduler.core.commands import AskItem, NodeAction, UpdateAllocations
+from muster_scheduler.core.commands import AskItem, NodeAction, NodeItem, UpdateAllocations, UpdateNodes
 from muster_scheduler.view import explain_node
 from muster_scheduler.view.explain import halt_of
 from unit.view.recorded import Bench, client_of
@@ -78,7 +78,7 @@ async def test_drained_and_not_ready_and_full(bench: Bench) -> None:
     cluster.app("y", "root.b")
     cluster.ask("y", "k", vcore=1)
     cluster.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
-    cluster.partition.nodes["n1"].attributes["ready"] = "false"
+    cluster.do(UpdateNodes((NodeItem("n1", NodeAction.UPDATE, {"ready": "false"}),)))
     found = _of(rm, "n1")
     assert (found["schedulable"], found["ready"]) == (False, False)
     assert found["message"] == (

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import islice
 
 from muster_service.go_json import go_json
-from muster_si.constants import NODE_READY_ATTRIBUTE
 
 from muster_scheduler.core.objects import Allocation, Ask, Node
 from muster_scheduler.core.partition import Partition
@@ -30,12 +29,11 @@ def explained(partition: Partition, node: Node, *, halt: Reason | None) -> Piece
     """
     quantities = partition.types.quantities
     held, foreign = list(node.allocations.values()), list(node.foreign.values())
-    ready = node.attributes.get(NODE_READY_ATTRIBUTE, "").lower() != "false"
     found = NodeDao(
         partition=partition.name,
         node=node.node_id,
         schedulable=node.schedulable,
-        ready=ready,
+        ready=node.ready,
         capacity=quantities(node.capacity),
         allocated=quantities(node.allocated),
         occupied=quantities(node.occupied),

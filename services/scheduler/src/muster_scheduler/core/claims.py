@@ -158,7 +158,8 @@ class Claims:
         if head.reserved is not None or waitlist.reason is None:
             return False
         if waitlist.required_node:
-            return waitlist.required_node in self._partition.nodes
+            refused = self._partition.questions.refused(head)
+            return waitlist.required_node in self._partition.nodes and waitlist.required_node not in refused
         return (
             self._partition.config.reservation.enabled
             and waitlist.place is self._partition.waiting.no_node

@@ -276,6 +276,7 @@ class Gangs:
                 if ask.reserved is not None:
                     partition.unreserve(ask, out, now_ns)
                 partition.reserve(ask, node, out, now_ns)
+        placeholder.agreed_node = node.node_id
         self._replace(placeholder, ask, gang, out, now_ns)
         return True
 
@@ -586,8 +587,11 @@ class Gangs:
         items = ask.shape.items
         required = ask.demand.required_node
         own = partition.nodes.get(placeholder.node_id)
+        agreed, refused = placeholder.agreed_node, partition.questions.refused(ask)
         for node in (own, ask.reserved):
-            if node is not None and (node.usable or required) and fits(items, node.available):
+            if node is None or node.node_id in refused or (agreed and node.node_id != agreed):
+                continue
+            if (node.usable or required) and fits(items, node.available):
                 break
         else:
             # (About any other node the RM would have to be asked first.)

@@ -97,6 +97,16 @@ class Inquiry:
         self.gone = False
 
     @property
+    def is_clear(self) -> bool:
+        """The best node that will do is known, or that none does; what is said of worse ones does not matter."""
+        for question in self.nodes:
+            if question not in self.answers:
+                return False
+            if self.answers[question] is None:
+                return True
+        return True
+
+    @property
     def holds_out(self) -> bool:
         """One of the ask's pending ones waits for it, and is not tried meanwhile."""
         return self.kind in _HOLDING

@@ -501,11 +501,14 @@ class Allocation(_Demanded):
     :ivar timed_out: it was told to go because its time was up, and counts until the RM confirms.
     :ivar replaced_by: of a placeholder: the key of the real ask for which it was told to go, and counts until the RM
         confirms; "": that ask is gone meanwhile; None: it was not.
+    :ivar agreed_node: of a placeholder: where the RM agreed to the ask that takes its place; "": it was not asked (or
+        before a restart), it may be its own node or the one that is kept for the ask.
     :ivar told_ns: when it was told to go, whyever; 0: it was not. ``reminder_ns``: when it will be told again.
     :ivar replaces: the placeholder whose place it took.
     """
 
     __slots__ = (
+        "agreed_node",
         "allocated_ns",
         "app",
         "demand",
@@ -542,6 +545,7 @@ class Allocation(_Demanded):
         self.preempted: Preempted | None = None
         self.timed_out = False
         self.replaced_by: str | None = None
+        self.agreed_node = ""
         self.told_ns = self.reminder_ns = 0
         self.replaces: Replaced | None = None
         self.gone = False

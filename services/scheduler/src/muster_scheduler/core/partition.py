@@ -802,7 +802,7 @@ class Partition:
         """The ask has nothing pending any more: out of its group and its application."""
         asks, key = ask.app.asks, ask.demand.key
         ask.gone = True
-        if self.questions.open or ask.refusals is not None:
+        if self.questions.concern_somebody or ask.refusals is not None:
             self.questions.ask_gone(ask, out)
         if ask.reserved is not None:
             self.unreserve(ask, out, now_ns)

@@ -94,19 +94,15 @@ class Questions:
         self.predicates = policy.predicates and there
         self.preemption = policy.preemption and there
         self.states = policy.states and there
-        if not there:
-            self._accept_all(out, now_ns)
-        elif not policy.connected and not policy.waits:
+        if there and not policy.connected and not policy.waits and now_ns < lost_ns:
             self._partition.deadlines.append((lost_ns, self))
-        if not self.predicates:
-            self._accept_all(out, now_ns)
+        self._accept_unwanted(out, now_ns)
 
-    def _accept_all(self, out: Outcome, now_ns: int) -> None:
-        """Nobody is there any more who could refuse."""
+    def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
+        """What nobody is there any more to refuse, or wants to be asked."""
         for inquiry in dict.fromkeys(self.open.values()):
-            if inquiry.kind is InquiryKind.PREEMPT and self.preemption:
-                continue
-            for question in list(inquiry.nodes):
+            wanted = self.preemption if inquiry.kind is InquiryKind.PREEMPT else self.predicates
+            for question in () if wanted else list(inquiry.nodes):
                 if not inquiry.gone:
                     self.answer(question, True, "", out, now_ns)
 
@@ -125,18 +121,18 @@ class Questions:
         over = f"no answer within {self.policy.timeout_ns / SECOND_NS:g} s"
         for question in late:
             self.answer(question, False, over, out, now_ns, unanswered=True)
-        self._due_ns = 0
-        self._arm()
+        if now_ns >= self._due_ns:
+            self._due_ns = 0
+            # (Not the oldest one's: the time for an answer may be another one now.)
+            self._arm(min((inquiry.due_ns for inquiry in self.open.values()), default=0))
+            if self._quick:
+                self._arm(next(iter(self._quick)).asked.since_ns + SLOW_NS)
 
-    def _arm(self) -> None:
-        """Asks for a deadline, when it has none: the next answer that is late, or that is missed for long."""
-        if self._due_ns or not self.open:
-            return
-        due_ns = next(iter(self.open.values())).due_ns
-        if self._quick:
-            due_ns = min(due_ns, next(iter(self._quick)).asked.since_ns + SLOW_NS)
-        self._due_ns = due_ns
-        self._partition.deadlines.append((due_ns, self))
+    def _arm(self, due_ns: int) -> None:
+        """Asks for a deadline: the next answer that is late, or that is missed for long."""
+        if due_ns and (not self._due_ns or due_ns < self._due_ns):
+            self._due_ns = due_ns
+            self._partition.deadlines.append((due_ns, self))
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
@@ -145,7 +141,9 @@ class Questions:
         refusals, nodes = ask.refusals, [node]
         answered = refusals.answered if refusals is not None else 0
         if refusals is not None and answered and node is not ask.reserved and not ask.demand.required_node:
-            wanted = min(2 * answered, PROBE_NODES_MAX)
+            # (Of an ask with repeats one at a time looks far.)
+            probing = any(each.kind is InquiryKind.PROBE for each in ask.inquiries or ())
+            wanted = 1 if probing else min(2 * answered, PROBE_NODES_MAX)
             nodes = self._partition.index.fitting(ask.shape.items, refusals.nodes, wanted) or nodes
         kind = InquiryKind.PLACE if len(nodes) == 1 else InquiryKind.PROBE
         inquiry = self._ask(kind, ask, nodes, True, out, now_ns)
@@ -173,9 +171,8 @@ class Questions:
         """Whether the RM agrees that these go for the ask; False: it is being asked."""
         if not self.preemption or node is None:
             return True
-        agreed = self._agreed.get(ask)
+        agreed = self._agreed.pop(ask, None)  # (to another plan: it may say otherwise by now)
         if agreed is not None and agreed[0] is node and agreed[1].issuperset(victims):
-            del self._agreed[ask]
             return True
         if (ask, InquiryKind.PREEMPT) not in self._aside:
             due_ns = now_ns + self.policy.timeout_ns
@@ -219,7 +216,7 @@ class Questions:
             ask.inquiries[inquiry] = None
         else:
             self._aside[ask, inquiry.kind] = inquiry
-        self._arm()
+        self._arm(min(inquiry.due_ns, inquiry.asked.since_ns + SLOW_NS))
 
     def _hold_out(self, ask: Ask, group: AskGroup, out: Outcome) -> None:
         """The ask is not tried while the RM is asked; the next one of its list may be."""
@@ -247,14 +244,15 @@ class Questions:
         node = inquiry.nodes[question]
         if not fits:
             out.facts.append(QuestionRefused(question, unanswered))
-            self._refuse(inquiry.ask, Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered), node)
-        if len(inquiry.answers) == len(inquiry.nodes):
+            refusal = Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered)
+            self._refuse(inquiry.ask, refusal, node, out, now_ns)
+        if inquiry.is_clear:
             self._settle(inquiry, out, now_ns)
 
     def _settle(self, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
-        """Every question is answered."""
+        """What matters is answered."""
         ask, partition = inquiry.ask, self._partition
-        agreed = [node for question, node in inquiry.nodes.items() if inquiry.answers[question] is None]
+        agreed = [node for question, node in inquiry.nodes.items() if inquiry.answers.get(question, "") is None]
         node = agreed[0] if agreed else None
         if node is not None and inquiry.booked is node and self._may_use(ask, node):
             self._book(inquiry, -1, again=True)
@@ -266,7 +264,7 @@ class Questions:
             self._give_back(inquiry)
         self._close(inquiry, out)
         if not agreed:
-            self._refused_by_all(ask, inquiry, out, now_ns)
+            self._give_up(ask, inquiry, out, now_ns)
         done = False
         match inquiry.kind:
             case InquiryKind.PROBE:
@@ -305,16 +303,8 @@ class Questions:
         if waits and node.index_key is not None and fits(ask.shape.items, node.capacity):
             self._partition.reserve(ask, node, out, now_ns)
 
-    def _refused_by_all(self, ask: Ask, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
-        refusals = ask.refusals
-        if refusals is None:
-            return
-        pause_ns = min(self.policy.retry_ns << min(refusals.rounds, 16), RETRY_MAX_NS)
-        refusals.until_ns = now_ns + max(pause_ns, self.policy.retry_ns)
-        if not refusals.armed:
-            refusals.armed = True
-            self._partition.deadlines.append((refusals.until_ns, refusals))
-        out.touch(ask, self._partition.name)
+    def _give_up(self, ask: Ask, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
+        """What is kept free for the ask, and was refused."""
         for node in inquiry.nodes.values():
             if ask.reserved is node:
                 self._partition.unreserve(ask, out, now_ns)
@@ -346,7 +336,8 @@ class Questions:
             if not ask.inquiries:
                 ask.inquiries = None
         if ask.asked is inquiry.asked:
-            ask.asked = None
+            slow = (each.asked for each in ask.inquiries or () if each not in self._quick)
+            ask.asked = next(slow, None)
             if out is not None:
                 out.touch(ask, self._partition.name)
             else:
@@ -396,6 +387,11 @@ class Questions:
         partition.waiting.refresh_app(app)
         partition.waiting.refresh(app.queue)
 
+    @property
+    def concern_somebody(self) -> bool:
+        """Something is asked or agreed."""
+        return bool(self.open or self._agreed)
+
     # ---- withdrawn -------------------------------------------------------------------------------------------------
 
     def withdraw(self, inquiry: Inquiry, out: Outcome | None) -> None:
@@ -432,11 +428,12 @@ class Questions:
                 self.open.pop(question, None)
                 inquiry.answers.pop(question, None)
                 del inquiry.nodes[question]
-                if len(inquiry.answers) == len(inquiry.nodes):
+                if inquiry.is_clear:
                     self._settle(inquiry, out, now_ns)
         node.inquiries.clear()
         for ask in list(node.refused_by):
             self._forget(ask, [node.node_id])
+            out.touch(ask, self._partition.name)
 
     def withdraw_all(self, out: Outcome) -> None:
         """The rules change, or nothing is decided any more: what is open will be asked anew, if at all."""
@@ -451,12 +448,19 @@ class Questions:
         """The ids of the nodes that the RM refused for the ask."""
         return ask.refusals.nodes if ask.refusals is not None else ()
 
-    def _refuse(self, ask: Ask, refusal: Refusal, node: Node) -> None:
+    def _refuse(self, ask: Ask, refusal: Refusal, node: Node, out: Outcome, now_ns: int) -> None:
         if ask.refusals is None:
             ask.refusals = Refusals(ask)
+        refusals = ask.refusals
         self._refused[ask] = None
-        ask.refusals.nodes[refusal.node_id] = refusal
+        refusals.nodes[refusal.node_id] = refusal
         node.refused_by[ask] = None
+        out.touch(ask, self._partition.name)
+        pause_ns = min(self.policy.retry_ns << min(refusals.rounds, 16), RETRY_MAX_NS)
+        refusals.until_ns = now_ns + max(pause_ns, self.policy.retry_ns)
+        if not refusals.armed:
+            refusals.armed = True
+            self._partition.deadlines.append((refusals.until_ns, refusals))
 
     def _forget(self, ask: Ask, node_ids: Collection[str]) -> None:
         assert ask.refusals is not None, f"nothing is refused for {ask}"

@@ -173,7 +173,8 @@ class SchedulerCore:
         return partition
 
     def _answer(self, command: Answers, out: Outcome, now_ns: int) -> None:
-        for answer in command.answers:
+        # (Refusals first: of several nodes asked about for one ask, all that will not do are known when one is taken.)
+        for answer in sorted(command.answers, key=lambda each: each.fits):
             for partition in self.partitions.values():
                 if answer.question in partition.questions.open:
                     partition.questions.answer(answer.question, answer.fits, answer.reason, out, now_ns)

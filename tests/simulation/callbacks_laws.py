@@ -1,0 +1,431 @@
+"""The laws of a scheduler that asks: what it may do with which answer, and what may not be left.
+
+The auditor hears what the RM says and is told, and looks at the core's primary objects (asks, allocations, nodes, what
+is booked on them); sums it makes itself. What the core counts and remembers must be the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from muster_scheduler.core.commands import (
+    Answers,
+    Command,
+    SetCallbacks,
+    Termination,
+    UpdateAllocations,
+    UpdateNodes,
+)
+from muster_scheduler.core.inquiries import CallbackPolicy, Inquiry
+from muster_scheduler.core.objects import Ask, Demand, Ledger, Node
+from muster_scheduler.core.outcome import (
+    Fact,
+    NewAllocation,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
+    ReleasedAllocation,
+    SchedulingStateChanged,
+)
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.resources import fits
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.core.states import APP_TERMINAL, AppState
+from muster_scheduler.state_codec import REFUSALS_KEPT
+from simulation.books import must
+
+_REPLACING = re.compile(r"replacing allocationKey: (\S+)$")
+_PREEMPTED = re.compile(r"Preempted by (\S+) from application (\S+) in ")
+
+
+@dataclass(slots=True)
+class Question:
+    """One that the RM was asked."""
+
+    fact: PredicatesAsked | PreemptionPredicatesAsked
+    demand: Demand | None
+
+    @property
+    def about(self) -> tuple[str, str]:
+        """Application and ask."""
+        return self.fact.app_id, self.fact.key
+
+
+@dataclass(slots=True)
+class Over:
+    """What stood above its limit before anything was decided: that much may stay."""
+
+    used: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    running: dict[tuple[str, str], int] = field(default_factory=dict)
+    free: dict[str, list[int]] = field(default_factory=dict)
+
+
+class Laws:
+    """Beside one life.
+
+    :ivar tally: how often what came up.
+    """
+
+    def __init__(self, tally: Counter[str]) -> None:
+        self.tally = tally
+        self._last_question = 0
+        self._policy = CallbackPolicy()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._asked: dict[int, Question] = {}
+        self._agreed: dict[int, Question] = {}
+        self._replacing: dict[tuple[str, str], set[str]] = {}
+        self._refused: dict[tuple[str, str], dict[str, tuple[int, bool]]] = {}
+        self._told: set[tuple[str, str, str]] = set()
+        self._states: dict[tuple[str, str], tuple[object, ...]] = {}
+        self._over = Over()
+
+    # ---- what happens ----------------------------------------------------------------------------------------------
+
+    def registered(self) -> None:
+        """The RM begins anew: nothing is asked, nothing was answered."""
+        self._begin()
+        self._policy = CallbackPolicy()
+
+    def restarted(self, core: SchedulerCore) -> None:
+        """Another core goes on: no question is open, answers to older ones are nobody's."""
+        self._asked.clear()
+        self._agreed.clear()
+        for about, nodes in list(self._refused.items()):
+            if len(nodes) > REFUSALS_KEPT:
+                del self._refused[about]
+        for partition in core.partitions.values():
+            must(not partition.questions.open, "restart", "a question survived")
+            for app in partition.apps.values():
+                for ask in app.asks.values():
+                    must(ask.inquiries is None and ask.asked is None, "restart", f"{ask} is being asked about")
+
+    def asks(self, now_ns: int) -> tuple[bool, bool]:
+        """Whether the RM is asked before something is placed; and before a preemption."""
+        policy = self._policy
+        there = policy.connected or policy.waits or now_ns < policy.since_ns + policy.grace_ns
+        return policy.predicates and there, policy.preemption and there
+
+    def taken(self, core: SchedulerCore, command: Command, before: set[int], facts: list[Fact], now_ns: int) -> None:
+        """The core took a command, and this came out at once.
+
+        :param before: the questions that were open for the core.
+        """
+        match command:
+            case SetCallbacks():
+                self._policy = command.policy
+                for number, each in list(self._asked.items()):
+                    if not self.asks(now_ns)[isinstance(each.fact, PreemptionPredicatesAsked)]:
+                        self._agreed[number] = self._asked.pop(number)  # nobody is there who could refuse
+                if command.policy.connected:
+                    self._forget(lambda _, refused: refused[1])
+            case UpdateNodes():
+                named = {item.node_id for item in command.nodes}
+                self._forget(lambda node_id, _: node_id in named)
+            case UpdateAllocations():
+                for about in [(item.app_id, item.key) for item in (*command.asks, *command.releases)]:
+                    self._refused.pop(about, None)
+            case Answers():
+                self._take_answers(command, before, now_ns)
+        self._decided(core, facts, now_ns)
+
+    def _forget(self, which) -> None:  # type: ignore[no-untyped-def]
+        for nodes in self._refused.values():
+            for node_id, refused in list(nodes.items()):
+                if which(node_id, refused):
+                    del nodes[node_id]
+
+    def _take_answers(self, command: Answers, before: set[int], now_ns: int) -> None:
+        for answer in command.answers:
+            question = self._asked.pop(answer.question, None)
+            if question is None:
+                self.tally["answer: nobody's"] += 1
+                continue
+            if answer.fits:
+                self._agreed[answer.question] = question
+            elif answer.question in before:
+                self._note_refusal(question, now_ns, unanswered=False)
+
+    def _note_refusal(self, question: Question, now_ns: int, *, unanswered: bool) -> None:
+        refused = self._refused.setdefault(question.about, {})
+        refused[question.fact.node_id] = (now_ns, unanswered)
+
+    def cycled(self, core: SchedulerCore, before: set[int], facts: list[Fact], now_ns: int) -> None:
+        """The core decided."""
+        for number in [number for number, each in self._asked.items() if each.fact.due_ns <= now_ns]:
+            question = self._asked.pop(number)
+            if number in before:
+                self.tally["question: unanswered"] += 1
+                # (Unless a better node was agreed to: then what is said of others does not matter.)
+                if _is_refused(core, question):
+                    self._note_refusal(question, now_ns, unanswered=True)
+        self._decided(core, facts, now_ns)
+        for number in [number for number, each in self._agreed.items() if each.fact.due_ns <= now_ns]:
+            if isinstance(self._agreed[number].fact, PredicatesAsked):
+                del self._agreed[number]
+
+    # ---- decisions -------------------------------------------------------------------------------------------------
+
+    def _decided(self, core: SchedulerCore, facts: list[Fact], now_ns: int) -> None:
+        preempted: set[tuple[str, str]] = set()
+        for fact in facts:
+            match fact:
+                case PredicatesAsked():
+                    self._check_question(core, fact, now_ns, self.asks(now_ns)[0])
+                    self.tally[f"question: {'to place' if fact.allocate else 'not to place'}"] += 1
+                case PreemptionPredicatesAsked():
+                    self._check_question(core, fact, now_ns, self.asks(now_ns)[1])
+                    self.tally["question: to preempt"] += 1
+                case NewAllocation() if not fact.adopted:
+                    self._check_allocation(fact, now_ns)
+                case ReleasedAllocation() if not fact.reminder:
+                    self._check_release(core, fact, preempted, now_ns)
+                case SchedulingStateChanged():
+                    self._check_state(fact)
+        for about in preempted:
+            self._drop_preemptions(about)
+
+    def _check_question(
+        self, core: SchedulerCore, fact: PredicatesAsked | PreemptionPredicatesAsked, now_ns: int, asks: bool
+    ) -> None:
+        must(asks, "question", f"{fact}: the RM is not there, or does not want to be asked")
+        must(fact.question > self._last_question, "question", f"{fact} comes after {self._last_question}")
+        must(fact.due_ns == now_ns + self._policy.timeout_ns, "question", f"{fact} at {now_ns}")
+        self._last_question = fact.question
+        partition = core.partitions[fact.partition]
+        app = partition.apps.get(fact.app_id)
+        ask = app.asks.get(fact.key) if app is not None else None
+        question = Question(fact, ask.demand if ask is not None else None)
+        # (An ask may have gone since, in the same breath.)
+        refused = self._refused.get(question.about, {}).get(fact.node_id)
+        if refused is not None and ask is not None:
+            since_ns, _ = refused
+            again = now_ns < since_ns + self._policy.retry_ns
+            must(not again, "asked again", f"{fact}: it was refused {(now_ns - since_ns) / 1e9} s ago")
+        self._asked[fact.question] = question
+
+    def _check_allocation(self, fact: NewAllocation, now_ns: int) -> None:
+        made = fact.allocation
+        about = (made.app_id, made.key)
+        once = (made.app_id, made.unique_key, f"{made.submission} {made.allocated_ns} {made.node_id}")
+        must(once not in self._told, "twice", f"{made} was told before")
+        self._told.add(once)
+        self.tally["allocations"] += 1
+        if not self.asks(now_ns)[0]:
+            self.tally["allocation: without a question"] += 1
+            return
+        if made.replaces is not None:
+            nodes = self._replacing.get(about, set())
+            must("*" in nodes or made.node_id in nodes, "replaced", f"{made}: the RM agreed to {sorted(nodes)}")
+            self.tally["allocation: in a placeholder's place"] += 1
+            return
+        for number, question in self._agreed.items():
+            said = question.fact
+            if not isinstance(said, PredicatesAsked) or not said.allocate or question.about != about:
+                continue
+            if said.node_id == made.node_id and question.demand is made.demand:
+                del self._agreed[number]
+                self.tally["allocation: agreed"] += 1
+                return
+        must(False, "allocation", f"{made}: the RM did not agree")
+
+    def _check_release(
+        self, core: SchedulerCore, fact: ReleasedAllocation, preempted: set[tuple[str, str]], now_ns: int
+    ) -> None:
+        if fact.termination is Termination.PLACEHOLDER_REPLACED and (found := _REPLACING.match(fact.message)):
+            self._check_replacement((fact.app_id, found[1]), now_ns)
+        if fact.termination is Termination.PREEMPTED_BY_SCHEDULER and (found := _PREEMPTED.match(fact.message)):
+            about = (found[2], found[1])
+            self.tally["preemption"] += 1
+            if not self.asks(now_ns)[1]:
+                return
+            for question in self._agreed.values():
+                said = question.fact
+                if not isinstance(said, PreemptionPredicatesAsked) or question.about != about:
+                    continue
+                if (fact.app_id, fact.key) in said.victims:
+                    preempted.add(about)
+                    self.tally["preemption: agreed"] += 1
+                    return
+            must(False, "preemption", f"{fact}: the RM did not agree")
+
+    def _check_replacement(self, about: tuple[str, str], now_ns: int) -> None:
+        self.tally["replacement"] += 1
+        nodes = self._replacing.setdefault(about, set())
+        if not self.asks(now_ns)[0]:
+            nodes.add("*")
+            return
+        agreed = {
+            question.fact.node_id
+            for question in self._agreed.values()
+            if isinstance(question.fact, PredicatesAsked) and question.about == about
+        }
+        must(bool(agreed), "replacement", f"{about}: the RM did not agree")
+        nodes |= agreed
+        self.tally["replacement: agreed"] += 1
+
+    def _drop_preemptions(self, about: tuple[str, str]) -> None:
+        for number, question in list(self._agreed.items()):
+            if question.about == about and isinstance(question.fact, PreemptionPredicatesAsked):
+                del self._agreed[number]
+
+    def _check_state(self, fact: SchedulingStateChanged) -> None:
+        must(self._policy.states, "state", f"{fact}: nobody wants to know")
+        self.tally[f"state: {fact.state.name}"] += 1
+
+    # ---- limits ----------------------------------------------------------------------------------------------------
+
+    def note_over(self, core: SchedulerCore) -> None:
+        """Before anything is decided: what is above its limit, by what the RM reported, or because limits sank."""
+        self._over = _over(core)
+
+    def check_over(self, core: SchedulerCore) -> None:
+        """Nothing that was decided went over a limit, proposals too."""
+        before, now = self._over, _over(core)
+        for about, used in now.used.items():
+            must(used <= before.used.get(about, 0), "limit", f"{about} uses {used}, before {before.used.get(about)}")
+        for who, running in now.running.items():
+            must(running <= before.running.get(who, 0), "max applications", f"{who} runs {running}")
+        for node_id, free in now.free.items():
+            was = before.free.get(node_id, [0] * len(free))
+            less = [mine < min(old, 0) for mine, old in zip(free, was, strict=False)]
+            must(not any(less), "node", f"{node_id} has {free} left, before {was}")
+
+    # ---- at rest ---------------------------------------------------------------------------------------------------
+
+    def check_rest(self, core: SchedulerCore) -> None:
+        """Brute force: of what is pending and not asked about nothing could be placed now, or be asked about."""
+        for partition in core.partitions.values():
+            if not partition.deciding:
+                continue
+            for app in partition.apps.values():
+                if app.state in APP_TERMINAL or app.state is AppState.FAILING or partition.cycle.full_ledger(app):
+                    continue
+                gang = app.gang
+                if gang is not None and gang.waits_for_room and partition.gangs.lacking_room(app) is not None:
+                    continue
+                for ask in app.asks.values():
+                    if ask.open > 0 and partition.cycle.over_limit(app, ask.shape) is None:
+                        _check_no_room(partition, ask)
+
+    def check_leaks(self, core: SchedulerCore) -> None:
+        """What is remembered of questions is of asks and nodes that are there."""
+        for partition in core.partitions.values():
+            questions = partition.questions
+            open_now = set(questions.open.values())
+            must(set(questions._quick) <= open_now, "leak", f"{questions._quick}")
+            must(set(questions._aside.values()) <= open_now, "leak", f"{questions._aside}")
+            for ask in [*questions._agreed, *questions._refused]:
+                must(not ask.gone, "leak", f"{ask} is gone, and remembered")
+            for app in partition.apps.values():
+                for ask in app.asks.values():
+                    inquiries = set(ask.inquiries or ())
+                    must(inquiries <= open_now, "leak", f"{ask}: {inquiries}")
+                    must(len(inquiries) <= ask.pending, "twice", f"{ask}: {inquiries} for {ask.pending}")
+                    if ask.refusals is not None:
+                        gone = [each for each in ask.refusals.nodes if each not in partition.nodes]
+                        must(not gone, "leak", f"{ask}: {gone} refused")
+                        armed = ask.refusals.armed or not ask.refusals.nodes
+                        must(armed, "leak", f"{ask}: {list(ask.refusals.nodes)} would be refused for ever")
+                if app.gang is not None:
+                    courted = set(app.gang.courted.values())
+                    must(courted <= open_now, "leak", f"{app}: {courted} courted")
+                    proposed: Counter[int] = Counter()
+                    for ask in app.asks.values():
+                        for inquiry in ask.inquiries or ():
+                            if booked_on(inquiry) is not None and ask.demand.placeholder:
+                                proposed.update(dict(ask.shape.items))
+                    must(dict(proposed) == app.gang.proposed, "leak", f"{app}: {app.gang.proposed}, {proposed}")
+
+    def check_end(self, core: SchedulerCore) -> None:
+        """Everything is over: nothing is left of it."""
+        for partition in core.partitions.values():
+            questions = partition.questions
+            for what in ("open", "_quick", "_aside", "_agreed", "_refused", "_stale"):
+                must(not getattr(questions, what), "leak", f"{what}: {getattr(questions, what)}")
+            for node in partition.nodes.values():
+                must(not node.inquiries and not node.refused_by, "leak", f"{node}: {node.inquiries} {node.refused_by}")
+                must(not any(node.allocated), "leak", f"{node}: {node.allocated}")
+            for queue in partition.queues.values():
+                must(not any(queue.allocated) and not any(queue.pending), "leak", f"{queue} {queue.allocated}")
+                must(queue.running_applications == 0, "leak", f"{queue} runs {queue.running_applications}")
+
+
+def _is_refused(core: SchedulerCore, question: Question) -> bool:
+    app = core.partitions[question.fact.partition].apps.get(question.fact.app_id)
+    ask = app.asks.get(question.fact.key) if app is not None else None
+    return ask is not None and ask.refusals is not None and question.fact.node_id in ask.refusals.nodes
+
+
+def booked_on(inquiry: Inquiry) -> Node | None:
+    """The node on which what is proposed counts."""
+    return inquiry.booked
+
+
+def _check_no_room(partition: Partition, ask: Ask) -> None:
+    gang, group = ask.app.gang, ask.group
+    must(group is not None or ask in partition.gangs.reopened, "left pending", f"{ask} is in no group")
+    if group is None or (gang is not None and (gang.holds(group) or gang.gives_way_to(group))):
+        return
+    refused = ask.refusals.nodes if ask.refusals is not None else {}
+    for node in partition.nodes.values():
+        if not fits(ask.shape.items, node.available) or node.node_id in refused:
+            continue
+        required = ask.demand.required_node
+        if required:
+            must(node.node_id != required, "left pending", f"{ask} fits on {node}, which it requires")
+            continue
+        kept = [other for other in node.reservations if other is not ask]
+        # (On a node that is kept for it one at a time is asked for.)
+        asked = node is ask.reserved and any(node in inquiry.nodes.values() for inquiry in ask.inquiries or ())
+        if node.usable and not kept and not asked:
+            must(False, "left pending", f"{ask} fits on {node}: {node.available}")
+
+
+def _over(core: SchedulerCore) -> Over:
+    found = Over()
+    for partition in core.partitions.values():
+        used: dict[Ledger, list[int]] = {}
+        running: Counter[Ledger] = Counter()
+        size = len(partition.types.names)
+        on: dict[str, list[int]] = {node_id: [0] * size for node_id in partition.nodes}
+        for app in partition.apps.values():
+            if app.state in APP_TERMINAL:
+                continue
+            for node_id, items in _counting(partition, app.app_id):
+                for ledger in app.ledgers:
+                    sums = used.setdefault(ledger, [0] * size)
+                    for number, value in items:
+                        sums[number] += value
+                for number, value in items:
+                    if node_id in on:
+                        on[node_id][number] += value
+            if app.counted:
+                running.update(app.ledgers)
+        for ledger, sums in used.items():
+            for number, value in enumerate(sums):
+                if value > ledger.limit[number]:
+                    found.used[repr(ledger), ledger.path, number] = value
+        for ledger, count in running.items():
+            if 0 < ledger.max_applications < count:
+                found.running[repr(ledger), ledger.path] = count
+        for node_id, node in partition.nodes.items():
+            found.free[node_id] = [
+                whole - occupied - mine
+                for whole, occupied, mine in zip(node.capacity, node.occupied, on[node_id], strict=True)
+            ]
+    return found
+
+
+def _counting(partition: Partition, app_id: str) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
+    app = partition.apps[app_id]
+    for held in app.allocations.values():
+        yield held.node_id, held.shape.items
+    for ask in app.asks.values():
+        for inquiry in ask.inquiries or ():
+            node = booked_on(inquiry)
+            if node is not None:
+                yield node.node_id, ask.shape.items

@@ -12,7 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 from builders import ask
-from integration.gateway_rig import eventually
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from integration.gateway_rig import eventually, rig
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
@@ -338,3 +340,27 @@ async def test_stopping_ends_who_watches(waiting: bool) -> None:
         assert (code, said.split(":")[0]) == (Code.UNAVAILABLE, "this gateway is stopping")
         assert (await it.refused(it.stub.Get(Request())))[0] is Code.UNAVAILABLE
         assert (await it.refused(first(it.stub.Watch(Watch()))))[0] is Code.UNAVAILABLE
+
+
+# ---- to be found -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_gateway_lists_it_in_reflection_and_health() -> None:
+    topics = Topics(partitions=1)
+    log = MemoryLog(topics.specs(), SystemClock())
+    await log.start()
+    async with rig(log, topics) as it:
+        gateway = await it.gateway(health_interval_s=0.02, view_url="http://127.0.0.1:9")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel:
+            listed = reflection_pb2.ServerReflectionRequest(list_services="")
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            answers = [answer async for answer in stub.ServerReflectionInfo(iter([listed]))]
+            assert SERVICE in {service.name for service in answers[0].list_services_response.service}
+            health = health_pb2_grpc.HealthStub(channel)
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            # Nobody is behind the view's address here.
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await MetricsStub(channel).Get(Request())
+            assert caught.value.code() is Code.UNAVAILABLE
+    await log.close()

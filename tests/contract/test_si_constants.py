@@ -21,20 +21,22 @@ SOURCES = [
 PUT_TOGETHER = {"REQUIRED_NODE_TAG", "K8S_CREATION_TIME_TAG", "APP_CREATION_TIME_TAG", "APP_NAMESPACE_TAG"}
 # Words that also mean something else, and where they do.
 ALLOWED = {
-    # the log, the sessions and the history that are kept in memory; a heading
+    # the log, the sessions and the history that are kept in memory; headings
     "memory": {
         "libs/bus/src/muster_bus/settings.py",
         "libs/bus/src/muster_bus/backends/memory.py",
+        "libs/cli/src/muster_cli/top_screen.py",
         "libs/client/src/muster_client/report.py",
         "services/event-publisher/src/muster_event_publisher/history/memory.py",
         "services/gateway/src/muster_gateway/sessions/__init__.py",
         "services/gateway/src/muster_gateway/settings.py",
     },
-    # a service's readiness
+    # a service's readiness; the name of an attribute (__slots__)
     "ready": {
         "libs/cli/src/muster_cli/operations.py",
         "libs/cli/src/muster_cli/running.py",
         "libs/cli/src/muster_cli/serving.py",
+        "services/scheduler/src/muster_scheduler/core/objects.py",
     },
     # the name of an attribute (__slots__)
     "foreign": {"services/scheduler/src/muster_scheduler/core/objects.py"},

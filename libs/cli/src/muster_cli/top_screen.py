@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from muster_client.metrics_client import MetricsSnapshot, ProcessMetrics, QueueMetrics, SchedulerMetrics, Tally
+from muster_si.constants import CPU, MEMORY
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -17,7 +18,7 @@ _BAR_CELLS = 10
 _WARM, _HOT = 75, 95
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_BINARY_TYPES = ("memory", "ephemeral-storage", "storage", "hugepages-")
+_BINARY_TYPES = (MEMORY, "ephemeral-storage", "storage", "hugepages-")
 # A cell of a table that has nothing to say.
 _NOTHING = "-"
 
@@ -236,7 +237,7 @@ def _processes(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
             busy = _busy(process, old, (now.taken_ns - before.taken_ns) / 1e9)
         streams = f"{process.streams_open:,}" if process.streams_open else _NOTHING
         up = duration(process.uptime_seconds)
-        table.add_row(escape(process.name), busy, amount("memory", process.memory_bytes), up, streams)
+        table.add_row(escape(process.name), busy, amount(MEMORY, process.memory_bytes), up, streams)
     return table
 
 
@@ -275,7 +276,7 @@ def bar(value: int, room: Room) -> Text:
 
 def amount(name: str, value: int) -> str:
     """A quantity in three or four digits: cores of vcore's thousandths, binary units of bytes, decimal ones else."""
-    if name == "vcore":
+    if name == CPU:
         return _digits(value / 1000, 1000, _DECIMAL)
     if name.startswith(_BINARY_TYPES):
         return _digits(value, 1024, _BINARY)

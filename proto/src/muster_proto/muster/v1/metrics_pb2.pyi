@@ -59,7 +59,7 @@ class MetricsRequest(_message.Message):
     queue: _builtins.str
     """with what is below it; "": root"""
     nodes_max: _builtins.int
-    """the fullest so many; 0: 1,000"""
+    """the fullest so many, at most 10,000; 0: 1,000"""
     @_builtins.property
     def sections(self) -> _containers.RepeatedScalarFieldContainer[Global___MetricsRequest.Section.ValueType]:
         """none: all"""
@@ -349,7 +349,7 @@ class Tally(_message.Message):
     questions_unanswered: _builtins.int
     events: _builtins.int
     decisions: _builtins.int
-    """transactions that decided something"""
+    """rounds of the scheduler of which something followed"""
     deciding_us: _builtins.int
     """time that they took, in microseconds"""
     def __init__(

@@ -192,7 +192,7 @@ class TallyObject(_message.Message):
     questions_refused: _builtins.int
     questions_unanswered: _builtins.int
     decisions: _builtins.int
-    """transactions that decided something"""
+    """rounds of the scheduler of which something followed"""
     deciding_us: _builtins.int
     """time that they took"""
     def __init__(

@@ -145,6 +145,10 @@ class FakeScheduler:
         """One message to the RM's callback stream."""
         await self._commit(rm_id, lambda: [self._numbered(rm_id, StreamKind.CALLBACK, message)])
 
+    async def tell_often(self, rm_id: str, times: int, message: callbacks_pb2.ToResourceManager) -> None:
+        """The same so many times, in one transaction."""
+        await self._commit(rm_id, lambda: [self._numbered(rm_id, StreamKind.CALLBACK, message) for _ in range(times)])
+
     async def happen(self, rm_id: str, *objects: str, tracked: bool = True, padding: str = "") -> None:
         """Events of the RM, in one transaction."""
 

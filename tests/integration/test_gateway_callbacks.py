@@ -15,6 +15,7 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings, make_log
+from muster_gateway import metrics
 from muster_gateway.errors import LogDown
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
@@ -598,6 +599,36 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
         assert message.ByteSize() < 300_000
     assert got == [(f"e{n}", n) for n in range(10_000)]
     assert questions == [1], "the question did not wait for the last event"
+
+
+async def test_a_client_that_breaks_off_in_the_middle_of_a_write_is_no_defect(quick: Rig) -> None:
+    gateway = await quick.gateway()
+    channel = await quick.registered(gateway)
+    await quick.scheduler.happen("rm", *[f"e{n}" for n in range(4_000)], padding="x" * 500)
+    before = metrics.internal_errors._value.get()
+    for _ in range(30):
+        stream = await channel.connect(events=True, events_after=0)
+        for _ in range(3):
+            await stream.receive()
+        stream.cancel()
+    await eventually(lambda: not gateway._table.all() and not gateway._calls, "all are over")
+    assert metrics.internal_errors._value.get() == before
+
+
+async def test_what_was_under_way_when_a_client_broke_off_comes_again(quick: Rig) -> None:
+    gateway = await quick.gateway(resend_window_s=5.0)
+    channel = await quick.registered(gateway)
+    state = si.UpdateContainerSchedulingStateRequest(reason="x" * 2_000)
+    seen = [1]  # (the registration's number)
+    for _ in range(10):
+        stream = await channel.connect(scheduling_states=True)
+        await quick.scheduler.tell_often("rm", 200, pb.ToResourceManager(scheduling_states=[state]))
+        for _ in range(3):
+            sequence = (await stream.receive()).response_sequence
+            assert sequence <= seen[-1] + 1, "nothing between is left out"
+            seen.append(max(sequence, seen[-1]))
+        stream.cancel()
+        await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
 
 
 async def test_an_unreadable_event_is_passed_over(quick: Rig) -> None:

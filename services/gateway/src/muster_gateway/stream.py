@@ -155,6 +155,7 @@ class RmStream:
         self._tail: ResponseTail | None = None
         self._said_open = False
         self._error: GatewayError | None = None
+        self._cut_off = False  # a write found the call over
         # Its RM is about to leave: whoever notices first that the seat is gone, this is why it ends.
         self._leaving: GatewayError | None = None
         self._ended = asyncio.Event()
@@ -198,7 +199,7 @@ class RmStream:
 
     async def finish(self) -> None:
         """Stores the last position and leaves the seat. Never raises: the sweep repairs what does not succeed here."""
-        broke_off = self._error is None
+        broke_off = self._error is None or self._cut_off
         self.end(StreamEnded("the call is over"))
         try:
             await self._stop_beside()
@@ -421,10 +422,14 @@ class RmStream:
                 elif not self._feed.has_due and not self._answers:
                     await self._wake.wait()
         except GatewayError as error:
-            await self._write_answers()
+            with contextlib.suppress(grpc.aio.InternalError):
+                await self._write_answers()
             self.end(error)
         except LogError as error:
             self.end(LogDown(f"the response log does not answer: {type(error).__name__}"))
+        except grpc.aio.InternalError:  # the RM broke off in the middle of a write; the handler hears of it, too
+            self._cut_off = self._error is None
+            self.end(StreamEnded("the call is over"))
         except asyncio.CancelledError:
             raise
         except Exception as error:

@@ -87,6 +87,11 @@ def due(partition: Partition, queue: Queue, out: Outcome, now_ns: int) -> None:
                 _cut(partition, each, out, now_ns)
 
 
+def rearm(partition: Partition) -> None:
+    """Decisions go on: a time that came meanwhile has come now."""
+    partition.deadlines += [(queue.quota_ns, queue) for queue in partition.queues.values() if queue.quota_ns]
+
+
 def _set(partition: Partition, queue: Queue, when_ns: int, out: Outcome) -> None:
     if queue.quota_ns != when_ns:
         queue.quota_ns = when_ns

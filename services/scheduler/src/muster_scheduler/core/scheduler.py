@@ -50,6 +50,7 @@ from muster_scheduler.core.outcome import (
     ReleasedAsk,
 )
 from muster_scheduler.core.partition import Partition, Timed, is_awaited
+from muster_scheduler.core.quota import rearm
 from muster_scheduler.core.resources import Shape, TooManyTypes, fits
 from muster_scheduler.core.states import AppEvent, AppState
 
@@ -117,6 +118,8 @@ class SchedulerCore:
             case UpdateConfiguration():
                 out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
             case SetDeciding():
+                for each in self.partitions.values() if command.deciding and not self._deciding else ():
+                    rearm(each)
                 self._deciding = command.deciding
                 for each in self.partitions.values():
                     each.deciding = command.deciding

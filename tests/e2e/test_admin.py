@@ -1,0 +1,103 @@
+"""`muster admin` and `muster explain` against a `muster up`, which is killed while an RM is paused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.test_up import Up
+from integration.gateway_rig import eventually
+from muster_client import Callbacks, RmClient, application, ask, node
+from muster_client.local import muster_command
+
+PATIENCE_S = 30.0
+QUEUES = """\
+partitions:
+  - name: default
+    queues:
+      - name: root
+        submitacl: '*'
+        queues:
+          - {name: a, resources: {max: {vcore: 3}}}
+"""
+
+
+@pytest.fixture
+async def up(tmp_path: Path) -> AsyncIterator[Up]:
+    one = Up(tmp_path / "data")
+    await one.start()
+    yield one
+    one.process.kill()
+
+
+def muster(up: Up, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        muster_command(*arguments, "--gateway", up.grpc), capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def explained(up: Up, *about: str) -> dict[str, Any]:
+    """What the view says of it by now; {}: it does not know it yet."""
+    code, said = muster(up, "explain", *about, "--json")
+    found: dict[str, Any] = json.loads(said) if code == 0 else {}
+    return found
+
+
+async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up, tmp_path: Path) -> None:
+    told: list[str] = []
+    accepted: list[str] = []
+    callbacks = Callbacks(
+        on_allocated=lambda new: told.extend(item.allocationKey for item in new),
+        on_application=lambda new, _, __: accepted.extend(item.applicationID for item in new),
+    )
+    async with RmClient(up.grpc, "my-cluster", config=QUEUES, callbacks=callbacks) as rm:
+        await rm.register()
+        await rm.send_nodes([node("node-1", {"vcore": 8000})])
+        await rm.send_applications([application("x", "root.a")])
+        await eventually(lambda: accepted == ["x"], "the application is accepted", PATIENCE_S)
+        await rm.send_asks([ask("k1", "x", {"vcore": 2000})])
+        await eventually(lambda: told == ["k1"], "what fits is allocated", PATIENCE_S)
+        assert muster(up, "admin", "pause", "--reason", "new racks") == (
+            0, "my-cluster is paused: nothing more is decided for it.\n",
+        )  # fmt: skip
+        await rm.send_asks([ask("k2", "x", {"vcore": 1000})])
+        held = lambda: explained(up, "ask", "x", "k2").get("reason") == "RM_HELD"  # noqa: E731
+        await eventually(held, "the pause is the reason", PATIENCE_S)
+        up.process.kill()
+        await up.start()
+        await eventually(held, "it still is", PATIENCE_S)
+        assert "yes: new racks" in muster(up, "admin", "rms")[1]
+        assert told == ["k1"]
+        assert muster(up, "admin", "resume") == (0, "my-cluster is resumed.\n")
+        await eventually(lambda: told == ["k1", "k2"], "decided again", PATIENCE_S)
+
+        assert muster(up, "admin", "drain", "node-1") == (0, "node-1 takes no more allocations, 2 allocations on it.\n")
+        up.process.kill()
+        await up.start()
+        drained = lambda: explained(up, "node", "node-1").get("schedulable") is False  # noqa: E731
+        await eventually(drained, "it is drained still", PATIENCE_S)
+        assert muster(up, "admin", "undrain", "node-1")[0] == 0
+
+        larger = tmp_path / "larger.yaml"
+        larger.write_text(QUEUES.replace("vcore: 3", "vcore: 5"))
+        code, said = muster(up, "admin", "validate", str(larger))
+        assert (code, said.splitlines()[0]) == (0, "[default] root.a resources.max.vcore: 3 -> 5")
+        code, said = muster(up, "explain", "queue", "root.a")
+        assert (code, said) == (
+            0, "It has no guarantee of its own. No vcore is left in its headroom. Nothing waits in it.\n",
+        )  # fmt: skip
+        code, said = muster(up, "explain", "queue", "root.b")
+        assert (code, said) == (
+            1, f"muster: {up.grpc}: queue 'root.b' in partition 'default': Queue not found (NOT_FOUND)\n",
+        )  # fmt: skip
+        file = tmp_path / "dump.json"
+        assert muster(up, "admin", "dump", "--output", str(file))[0] == 0
+        dump = json.loads(file.read_text())
+        assert [each["applicationID"] for each in dump["applications"]] == ["x"]
+        assert dump["config"] == QUEUES
+        assert rm.missing_sequences() == []

@@ -292,6 +292,11 @@ def test_of_two_with_one_key_the_first_stands(kind: StreamKind, message: Any, re
             "NodeRequest: 4 items, expected at most 3",
         ),
         (lambda: rm_id_of(NODE, b"", LIMITS), InvalidRequest, "rmID: empty, expected 1 to 256 characters"),
+        (
+            lambda: rm_id_of(NODE, si_pb2.NodeRequest(rmID=" ").SerializeToString(), LIMITS),
+            InvalidRequest,
+            "rmID: ' ', expected more than blanks",
+        ),
     ],
 )
 def test_what_cannot_be_attributed_raises(call: Callable[[], Any], error: type[Exception], story: str) -> None:

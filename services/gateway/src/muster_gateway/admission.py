@@ -76,6 +76,8 @@ def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> Non
     """Raises InvalidRequest for an rmID that cannot name an RM."""
     if problem := name_problem(rm_id, field, limits.max_id_chars):
         raise InvalidRequest(problem)
+    if not rm_id.strip():
+        raise InvalidRequest(f"{field}: {shown(rm_id)}, expected more than blanks")
 
 
 def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> Admitted:

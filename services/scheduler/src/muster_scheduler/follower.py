@@ -17,7 +17,7 @@ from muster_bus.topics import parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 
 from muster_scheduler import state_codec
-from muster_scheduler.core.commands import SetDeciding, UpdateConfiguration
+from muster_scheduler.core.commands import SetDeciding, SetGeneration, UpdateConfiguration
 from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import Problem, load_queue_config
@@ -73,6 +73,8 @@ class RmInfo:
     :ivar last_decided_ns: the highest time that a decision used; time goes on from there.
     :ivar tally: goes on over registrations.
     :ivar held: an operator paused it; goes on over registrations, until an operator resumes it.
+    :ivar generation: of the interface that it speaks, current or previous; "": nothing said so yet. ``generation_by``:
+        what said so.
     :ivar callbacks: its callback stream as last heard of; ``connected`` False: there is none.
     :ivar callbacks_since_ns: since when it is as it is.
     """
@@ -96,6 +98,8 @@ class RmInfo:
     held_reason: str = ""
     callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
     callbacks_since_ns: int = 0
+    generation: str = ""
+    generation_by: str = ""
 
     @property
     def decides(self) -> bool:
@@ -128,6 +132,8 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         held_reason=info.held_reason,
         callbacks=info.callbacks if info.callbacks_since_ns else None,
         callbacks_since_ns=info.callbacks_since_ns,
+        generation=info.generation,
+        generation_by=info.generation_by,
     ).SerializeToString(deterministic=True)
 
 
@@ -155,6 +161,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.tally = Tally(*(getattr(recorded.tally, name) for name in TALLIED))
     info.held, info.held_reason = recorded.held, recorded.held_reason
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
+    info.generation, info.generation_by = recorded.generation, recorded.generation_by
 
 
 def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = None) -> SchedulerCore:
@@ -170,6 +177,7 @@ def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = No
     core = SchedulerCore(config, searching=searching)
     core.next_submission = info.next_submission
     core.apply(SetDeciding(info.decides), info.last_decided_ns)
+    core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
     return core
 
 
@@ -259,6 +267,7 @@ class StateFolder:
             return
         _take_rm(known.info, recorded)
         known.core.apply(SetDeciding(known.info.decides), known.info.last_decided_ns)
+        known.core.apply(SetGeneration(recorded.generation == "previous"), known.info.last_decided_ns)
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)

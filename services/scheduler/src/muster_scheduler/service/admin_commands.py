@@ -7,7 +7,7 @@ when the RM answers. What waits for that is bounded in number and in time, and i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 from muster_bus.log import OutRecord
@@ -19,7 +19,7 @@ from muster_scheduler.core import config_diff
 from muster_scheduler.core.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
 from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.outcome import AcceptedNode, Outcome, RejectedNode
-from muster_scheduler.follower import RmState
+from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service.configuration import judge
 from muster_scheduler.service.emit import Emitter
@@ -41,11 +41,13 @@ _SHOWN_MAX = 256
 class AdminCommands:
     """Carries out commands. See the module's words.
 
-    :param default_config: stands for an empty text.
+    :param text_for: the text that stands for the one that an RM sends, which may be empty, and what is wrong with it.
     """
 
-    def __init__(self, groups: UserGroups, default_config: str) -> None:
-        self._groups, self._default_config = groups, default_config
+    def __init__(
+        self, groups: UserGroups, text_for: Callable[[RmInfo, str], tuple[str, list[pb.ConfigProblem]]]
+    ) -> None:
+        self._groups, self._text_for = groups, text_for
         self._dumps: dict[str, dict[str, int]] = {}
 
     def take(
@@ -115,8 +117,11 @@ class AdminCommands:
 
     def _validate(self, state: RmState, update: si.UpdateConfigurationRequest, result: pb.AdminResult) -> None:
         """As a configuration update would be answered now; nothing is applied, the extra configuration neither."""
-        text = update.config or self._default_config
+        text, found = self._text_for(state.info, update.config)
         config, problems = judge(text, self._groups)
+        problems += found
+        if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
+            config = None
         if config is not None and checksum(text) != checksum(state.info.config):
             for obstacle in state.core.obstacles(config):
                 problems.append(pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=obstacle))

@@ -14,6 +14,7 @@ from muster_bus.topics import Topics
 from muster_scheduler.queue_yaml import load_queue_config
 from muster_scheduler.service.errors import BadDefaultConfig
 from muster_scheduler.service.machine import SchedulerMachine
+from muster_scheduler.service.policy_groups import PolicyGroups
 from muster_scheduler.service.settings import SchedulerSettings
 from muster_scheduler.service.users import UserGroups
 
@@ -33,7 +34,9 @@ class SchedulerService:
 
     async def start(self) -> None:
         """Takes the partitions over and begins. Raises BadDefaultConfig."""
-        default_config = self._default_config()
+        policy_groups = PolicyGroups(
+            self._default_config(), self._settings.policy_groups_dir, shared=self._settings.share_policy_groups
+        )
         groups = UserGroups(self._settings.users)  # one for all: a directory that hangs costs one wait
         owned = self._settings.partitions or tuple(range(self._topics.partitions))
         for partition in owned:
@@ -45,7 +48,7 @@ class SchedulerService:
                 lambda: SchedulerMachine(
                     self._topics,
                     lambda: str(uuid.uuid4()),
-                    default_config,
+                    policy_groups,
                     self._settings.max_allocations_batch,
                     round(self._settings.check_invariants_every_s * 1e9),
                     groups,

@@ -143,6 +143,7 @@ class Emitter:
         applications = si.ApplicationResponse()
         nodes = si.NodeResponse()
         callbacks = callbacks_pb2.ToResourceManager()
+        uuids = self.info.generation != "current"  # which has no field for them
         size = 0
         for fact in facts:
             if size > RESPONSE_BYTES_MAX:
@@ -153,17 +154,17 @@ class Emitter:
                     if allocations.released or allocations.releasedAsks:
                         # A receiver looks at `new` before `released`: an order that must not turn the facts' around.
                         self._flush_one(_ALLOCATION, allocations, records)
-                    added = _new(allocations, fact.partition, fact.allocation)
+                    added = _new(allocations, fact.partition, fact.allocation, uuids)
                     if added > ITEM_BYTES_MAX and size:
                         del allocations.new[-1]  # too large to go with the others
                         self._flush(allocations, applications, nodes, callbacks, records)
-                        size, added = 0, _new(allocations, fact.partition, fact.allocation)
+                        size, added = 0, _new(allocations, fact.partition, fact.allocation, uuids)
                     size += added
                 case ReleasedAllocation():
                     released = allocations.released.add(
                         partitionName=fact.partition,
                         applicationID=fact.app_id,
-                        UUID=fact.uuid,
+                        UUID=fact.uuid if uuids or fact.previous_generation else "",
                         terminationType=int(fact.termination),
                         message=fact.message[:MESSAGE_CHARACTERS_MAX],
                         allocationKey=fact.key,
@@ -287,11 +288,12 @@ def _resource(quantities: Shape | dict[str, int]) -> si.Resource:
     return si.Resource(resources={name: si.Quantity(value=saturated(value)) for name, value in quantities.items()})
 
 
-def _new(response: si.AllocationResponse, partition: str, allocation: Allocation) -> int:
+def _new(response: si.AllocationResponse, partition: str, allocation: Allocation, uuids: bool) -> int:
+    previous = allocation.previous_generation
     added = response.new.add(
         allocationKey=allocation.key,
         allocationTags=allocation.tags,
-        UUID=allocation.uuid,
+        UUID=allocation.uuid if uuids or previous else "",
         resourcePerAlloc=_resource(allocation.shape),
         priority=allocation.priority,
         nodeID=allocation.node_id,
@@ -299,8 +301,11 @@ def _new(response: si.AllocationResponse, partition: str, allocation: Allocation
         partitionName=partition,
         taskGroupName=allocation.task_group,
         placeholder=allocation.placeholder,
-        originator=allocation.originator,
     )
+    if previous:
+        return added.ByteSize()  # its Allocation has no more (seed 001)
+    if allocation.originator:
+        added.originator = True
     if allocation.has_preemption_policy:
         added.preemptionPolicy.allowPreemptSelf = allocation.allow_preempt_self
         added.preemptionPolicy.allowPreemptOther = allocation.allow_preempt_other

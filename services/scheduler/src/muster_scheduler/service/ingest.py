@@ -22,10 +22,14 @@ from muster_scheduler.core.commands import (
 _NO_TAGS: dict[str, str] = {}
 
 
-def allocations(value: bytes) -> UpdateAllocations:
-    """An AllocationRequest: seed 000's allocations and seed 001's asks. Raises DecodeError."""
+def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
+    """An AllocationRequest: seed 000's allocations and seed 001's asks. Raises DecodeError.
+
+    :param generation: of the RM: an allocation that exists (with a node) looks the same in both.
+    """
     request = si.AllocationRequest.FromString(value)
-    asks = [_allocation(item) for item in request.allocations]
+    previous = generation == "previous"
+    asks = [_allocation(item, previous=previous) for item in request.allocations]
     if request.asks:
         asks.extend(_ask(item) for item in request.asks)
     if not request.HasField("releases"):
@@ -96,12 +100,17 @@ def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
             attributes,
             _quantities(item.schedulableResource) if item.HasField("schedulableResource") else None,
             _quantities(item.occupiedResource) if item.HasField("occupiedResource") else None,
-            tuple(_allocation(existing) for existing in item.existingAllocations),
+            tuple(_existing(existing, item.nodeID) for existing in item.existingAllocations),
             attributes.get(NODE_PARTITION, ""),
         )
 
 
-def _allocation(item: si.Allocation) -> AskItem:
+def _existing(item: si.Allocation, node_id: str) -> AskItem:
+    """Only the previous generation has them; each is on the node that it comes with."""
+    return _allocation(item, previous=True)._replace(node_id=node_id, previous_generation=True)
+
+
+def _allocation(item: si.Allocation, *, previous: bool) -> AskItem:
     tags = item.allocationTags
     has_policy = item.HasField("preemptionPolicy")
     return AskItem(
@@ -119,7 +128,7 @@ def _allocation(item: si.Allocation) -> AskItem:
         has_policy and item.preemptionPolicy.allowPreemptOther,
         has_policy,
         0,
-        False,
+        previous and bool(item.nodeID),
         item.nodeID,
         item.UUID,
     )

@@ -26,8 +26,11 @@ from muster_scheduler.core.commands import (
     AppItem,
     SetCallbacks,
     SetDeciding,
+    SetGeneration,
+    UpdateAllocations,
     UpdateApplications,
     UpdateConfiguration,
+    UpdateNodes,
 )
 from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.objects import Queue
@@ -36,11 +39,12 @@ from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
 from muster_scheduler.queue_yaml import checksum
-from muster_scheduler.service import callback_stream, ingest
+from muster_scheduler.service import callback_stream, generation, ingest, policy_groups
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.service.configuration import judge
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.errors import UnknownUser
+from muster_scheduler.service.policy_groups import PolicyGroups
 from muster_scheduler.service.tally import Stopwatch
 from muster_scheduler.service.users import UserGroups
 
@@ -59,7 +63,7 @@ class SchedulerMachine:
     """Implements :class:`muster_bus.machine.Machine`.
 
     :param new_uuid: gives a fresh InstanceUUID (ids are arguments).
-    :param default_config: text for RMs that register with an empty configuration.
+    :param configurations: has the text for RMs that register with an empty configuration; a text: it is the default.
     :param max_allocations_batch: see SchedulerSettings.
     :param check_invariants_every_ns: 0: only at recovery.
     :param groups: finds the groups of users who come without.
@@ -70,7 +74,7 @@ class SchedulerMachine:
         self,
         topics: Topics,
         new_uuid: Callable[[], str],
-        default_config: str = "",
+        configurations: PolicyGroups | str = "",
         max_allocations_batch: int = 2000,
         check_invariants_every_ns: int = 0,
         groups: UserGroups | None = None,
@@ -78,11 +82,11 @@ class SchedulerMachine:
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
-        self._default_config = default_config
+        self._policy_groups = PolicyGroups(configurations) if isinstance(configurations, str) else configurations
         self._budget = max_allocations_batch
         self._check_every_ns = check_invariants_every_ns
         self._groups = groups if groups is not None else UserGroups()
-        self._admin = AdminCommands(self._groups, default_config)
+        self._admin = AdminCommands(self._groups, self._text_for)
         self._checked_ns = 0
         self._watch = Stopwatch(monotonic_s)
         self._folder = StateFolder()
@@ -234,12 +238,18 @@ class SchedulerMachine:
                 out = self._outcomes[rm_id] = Outcome()
             match body:
                 case "allocation":
-                    state.core.apply(ingest.allocations(envelope.allocation), now_ns, out)
+                    asked = ingest.allocations(envelope.allocation, state.info.generation)
+                    if not state.info.generation and self._recognised(state, asked, now_ns, out):
+                        asked = ingest.allocations(envelope.allocation, state.info.generation)
+                    state.core.apply(asked, now_ns, out)
                 case "application":
                     command = ingest.applications(envelope.application)
                     state.core.apply(self._with_groups(state.core, command, now_ns), now_ns, out)
                 case "node":
-                    state.core.apply(ingest.nodes(envelope.node), now_ns, out)
+                    nodes = ingest.nodes(envelope.node)
+                    if not state.info.generation:
+                        self._recognised(state, nodes, now_ns, out)
+                    state.core.apply(nodes, now_ns, out)
                 case "lifecycle":
                     self._live(state, envelope.lifecycle, now_ns, out, outputs)
                 case "configuration":
@@ -259,6 +269,22 @@ class SchedulerMachine:
         except DecodeError as error:
             raise _Unreadable("not a RequestEnvelope with an SI request in it") from error
         return rm_id
+
+    def _recognised(self, state: RmState, command: UpdateAllocations | UpdateNodes, now_ns: int, out: Outcome) -> bool:
+        """Whether the request shows which generation of the interface the RM speaks."""
+        info = state.info
+        info.generation, info.generation_by = generation.seen(command)
+        if not info.generation:
+            return False
+        state.core.apply(SetGeneration(info.generation == generation.PREVIOUS), now_ns, out)
+        log.info("generation recognised", rm=info.rm_id, generation=info.generation, by=info.generation_by)
+        return True
+
+    def _text_for(self, info: RmInfo, config: str) -> tuple[str, list[pb.ConfigProblem]]:
+        """The configuration of an RM that sends this one, and what is to be said of where it comes from."""
+        rms, groups = self._folder.rms, self._policy_groups
+        text, told = groups.text_for(config, info.policy_group, info.rm_id, rms)
+        return text, told or groups.warnings(text, info.policy_group, info.rm_id, rms)
 
     def _live(self, state: RmState, note: pb.RmLifecycle, now_ns: int, out: Outcome, outputs: list[OutRecord]) -> None:
         if note.state not in _LIVES:
@@ -320,8 +346,11 @@ class SchedulerMachine:
         if pending:
             info.last_decided_ns = now_ns
             self._emit(state, pending, outputs)
-        text = update.config or self._default_config
+        text, found = self._text_for(info, update.config)
         config, told = judge(text, self._groups)
+        told += found + policy_groups.other_group(update.policyGroup, info.policy_group)
+        if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
+            config = None
         changes: list[str] = []
         accepted = config is not None
         out = Outcome()
@@ -336,6 +365,11 @@ class SchedulerMachine:
             else:
                 info.config = text
         info.extra_config = {**info.extra_config, **update.extraConfig}
+        named, by = generation.said(update.extraConfig, "")
+        if named:
+            info.generation, info.generation_by = named, by
+            state.core.apply(SetGeneration(named == generation.PREVIOUS), now_ns, out)
+        told += generation.problems_of(update.extraConfig)
         told += callback_stream.problems_of(update.extraConfig)
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
@@ -354,10 +388,11 @@ class SchedulerMachine:
         outputs: list[OutRecord],
     ) -> None:
         rm_id = envelope.rm_id
-        text = request.config or self._default_config
-        config, told = judge(text, self._groups)
         known = self._folder.rms.get(rm_id)
-        if config is None:
+        text, found = self._text_for(RmInfo(rm_id, policy_group=request.policyGroup), request.config)
+        config, told = judge(text, self._groups)
+        told += found
+        if config is None or any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             info = known.info if known is not None else RmInfo(rm_id)
             emitter = Emitter(self._topics, info)
             outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
@@ -374,6 +409,8 @@ class SchedulerMachine:
             registrations=1,
             instance_uuid=self._new_uuid(),
         )
+        info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
+        told += generation.problems_of(request.extraConfig)
         dropped = self._outcomes.pop(rm_id, None)
         if known is not None:
             info.registrations = known.info.registrations + 1

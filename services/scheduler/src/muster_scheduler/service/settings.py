@@ -37,6 +37,16 @@ class SchedulerSettings(BaseModel):
         default=None,
         description="Queue configuration (YAML) for RMs that register with an empty one; none: the built-in default.",
     )
+    policy_groups_dir: Path | None = Field(
+        default=None,
+        description="Directory of files <policyGroup>.yaml: what RMs of a policy group get that register with an empty "
+        "configuration. Without such a file the default.",
+    )
+    share_policy_groups: bool = Field(
+        default=False,
+        description="Whether an RM that registers with an empty configuration gets that of another one of its policy "
+        "group (in the same partition of the log) where there is no file.",
+    )
     max_allocations_batch: int = Field(
         default=2000,
         ge=1,

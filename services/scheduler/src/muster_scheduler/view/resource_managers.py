@@ -53,7 +53,7 @@ def shown(info: RmInfo) -> ResourceManagerDao:
         policy_group=info.policy_group,
         build_info=masked(info.build_info),
         extra_config=masked(info.extra_config),
-        generation=getattr(info, "generation", ""),
+        generation=info.generation,
         registered=info.registered_ns,
         registrations=info.registrations,
         instance_uuid=info.instance_uuid,

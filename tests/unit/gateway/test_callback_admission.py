@@ -176,7 +176,7 @@ def test_a_bad_configuration_is_answered(number: str, rm_id: str, complaint: str
     request = si.UpdateConfigurationRequest(rmID=rm_id)
     result = admitted(Message(configurations=[pb.ConfigurationUpdate(id=number, request=request)]))
     assert result.updates == []
-    assert result.refused == [pb.ConfigurationResult(id=number, error=complaint)]
+    assert result.refused == [(number, complaint)]
     assert result.problems == [complaint]
 
 

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from muster_proto.muster.v1 import callbacks_pb2
 
 from muster_gateway.admission import check_rm_id
+from muster_gateway.callback_codec import Wishes, wishes_of
 from muster_gateway.errors import InvalidRequest, shown
 from muster_gateway.settings import AdmissionLimits
 
@@ -37,30 +38,30 @@ class AdmittedCallbacks:
 
     :param payloads: FromResourceManager messages with answers only, for the log, in order.
     :param updates: configurations to put to the scheduler: the RM's id for each, and the request's bytes.
-    :param refused: the answers to those that cannot be.
+    :param refused: those that cannot be: the RM's id, and why.
     :param items: how many answers and configurations the message had.
     :param problems: what was wrong, item by item.
     """
 
     payloads: list[bytes]
     updates: list[tuple[str, bytes]]
-    refused: list[callbacks_pb2.ConfigurationResult]
+    refused: list[tuple[str, str]]
     items: int
     problems: list[str] = field(default_factory=list)
 
 
-def hello_of(raw: bytes, rm_id: str | None, limits: AdmissionLimits) -> tuple[str, callbacks_pb2.Hello]:
-    """The rmID and the hello of a stream's first message; ``rm_id`` as the metadata says it. Raises InvalidRequest."""
+def hello_of(raw: bytes, rm_id: str | None, limits: AdmissionLimits) -> tuple[str, Wishes]:
+    """The rmID and the wishes of a stream's first message; ``rm_id`` as the metadata says it. Raises InvalidRequest."""
     message = _parsed(raw)
     if not message.HasField("hello"):
         raise InvalidRequest("hello: absent, expected in the stream's first message")
     hello = message.hello
     if rm_id is None:
         check_rm_id(hello.rm_id, limits, "hello.rm_id")
-        return hello.rm_id, hello
+        return hello.rm_id, wishes_of(hello)
     if hello.rm_id and hello.rm_id != rm_id:
         raise InvalidRequest(f"hello.rm_id: {shown(hello.rm_id)}, expected {shown(rm_id)}: the metadata says so")
-    return rm_id, hello
+    return rm_id, wishes_of(hello)
 
 
 def admit_callbacks(raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: bool) -> AdmittedCallbacks:
@@ -166,7 +167,7 @@ def _judge_configurations(message: Message, rm_id: str, limits: AdmissionLimits,
         if problem:
             problem = f"configurations[{index}].{problem}"
             admitted.problems.append(problem)
-            admitted.refused.append(callbacks_pb2.ConfigurationResult(id=update.id[:_ECHO_CHARS], error=problem))
+            admitted.refused.append((update.id[:_ECHO_CHARS], problem))
         else:
             admitted.updates.append((update.id, update.request.SerializeToString()))
 

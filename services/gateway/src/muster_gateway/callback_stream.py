@@ -35,13 +35,12 @@ import grpc
 import structlog
 from muster_bus.errors import BusError
 from muster_bus.log import OutRecord
-from muster_proto.muster.bus.v1 import envelope_pb2
-from muster_proto.muster.v1 import admin_pb2, callbacks_pb2
 
 from muster_gateway import metrics
 from muster_gateway.admission import check_rm_id
 from muster_gateway.callback_admission import admit_callbacks, hello_of
-from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answer
+from muster_gateway.callback_codec import Wishes, connected_note, encode_result, encode_welcome
+from muster_gateway.codec import ConfigurationAnswer
 from muster_gateway.errors import GatewayError, InvalidRequest, LogDown
 from muster_gateway.event_feed import EventFeed
 from muster_gateway.life_keeper import Taken
@@ -63,7 +62,7 @@ class CallbackStream(RmStream):
     def __init__(self, parts: Parts, context: Context, update: Update) -> None:
         super().__init__(parts, StreamKind.CALLBACK, context)
         self._update = update
-        self._hello = callbacks_pb2.Hello()
+        self._wishes: Wishes | None = None
         self._hello_taken = False
         self._events: EventFeed | None = None
         self._updates: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_MAX_UPDATES)
@@ -87,7 +86,7 @@ class CallbackStream(RmStream):
         first = await self._context.read()
         if first is grpc.aio.EOF:
             raise InvalidRequest("the stream was closed before its first message, which has to carry hello")
-        self.rm_id, self._hello = hello_of(first, rm_id, limits)
+        self.rm_id, self._wishes = hello_of(first, rm_id, limits)
         return bytes(first)
 
     async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
@@ -98,38 +97,32 @@ class CallbackStream(RmStream):
         )
 
     async def _seated(self) -> None:
-        parts, hello = self._parts, self._hello
+        parts, wishes = self._parts, self._wishes
+        assert wishes is not None, "the hello is read before the seat is taken"
         # 1. where responses and events begin is fixed before the scheduler knows of the stream
         move = self.pending_move()
         if move is not None:
             (moved,) = await parts.sessions.advance([Advance(self.rm_id, self.kind, self.epoch, move.cursor)])
             self.stored = move.cursor if moved else self.stored
-        if hello.events:
-            after = hello.events_after if hello.HasField("events_after") else None
+        if wishes.events:
             timeout_s = parts.settings.registration_timeout_s
-            self._events = EventFeed(parts.bus, parts.topics, self.rm_id, after, self._wake.set, timeout_s)
+            self._events = EventFeed(
+                parts.bus, parts.topics, self.rm_id, wishes.events_after, self._wake.set, timeout_s
+            )
             await self._events.start()
         # 2. the scheduler
-        await self._note()
+        await self._note(wishes)
         # 3. the RM
-        self._answer(callbacks_pb2.ToResourceManager(welcome=callbacks_pb2.Welcome(gateway_id=parts.gateway_id)))
+        self._answer(encode_welcome(parts.gateway_id))
         # 4. what goes on beside reading and writing
         self._start(self._put_updates(), "updates")
         if self._events is not None:
             self._start(self._events.run(), "events")
 
-    async def _note(self) -> None:
+    async def _note(self, wishes: Wishes) -> None:
         """Tells the scheduler of the stream; durable when it returns. Raises LogDown."""
-        parts, hello = self._parts, self._hello
-        note = envelope_pb2.CallbackStream(
-            connected=True,
-            predicates=hello.predicates,
-            preemption_predicates=hello.preemption_predicates,
-            scheduling_states=hello.scheduling_states,
-            state_dump=hello.state_dump,
-            events=hello.events,
-            epoch=self.epoch,
-        )
+        parts = self._parts
+        note = connected_note(wishes, self.epoch)
         record = parts.codec.callback_stream(self.rm_id, note, parts.clock.now_ns())
         try:
             async with asyncio.timeout(parts.settings.registration_timeout_s):
@@ -169,14 +162,14 @@ class CallbackStream(RmStream):
                 await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
             await self._append(payload)
         # 3. configurations: the scheduler, one after the other
-        for result in admitted.refused:
-            await self._answer_update(result)
+        for number, problem in admitted.refused:
+            await self._answer_update(number, None, problem)
         for number, request in admitted.updates:
             try:
                 self._updates.put_nowait((number, request))
             except asyncio.QueueFull:
                 error = f"{_MAX_UPDATES} configurations of this stream wait for the scheduler already: try again"
-                await self._answer_update(callbacks_pb2.ConfigurationResult(id=number, error=error))
+                await self._answer_update(number, None, error)
 
     def _record(self, payload: bytes) -> OutRecord:
         return self._parts.codec.callback_answers(self.rm_id, self._partition, payload, self._parts.clock.now_ns())
@@ -184,23 +177,21 @@ class CallbackStream(RmStream):
     async def _put_updates(self) -> None:
         while True:
             number, request = await self._updates.get()
-            result = callbacks_pb2.ConfigurationResult(id=number)
             try:
                 answer = await self._update(request)
-                encoded = encode_configuration_answer(answer)
-                result.response.CopyFrom(admin_pb2.UpdateConfigurationResponse.FromString(encoded))
-                metrics.configurations.labels("OK" if answer.accepted else "REFUSED").inc()
             except GatewayError as error:
                 metrics.configurations.labels(error.code.name).inc()
-                result.error = str(error)
-            await self._answer_update(result)
+                await self._answer_update(number, None, str(error))
+                continue
+            metrics.configurations.labels("OK" if answer.accepted else "REFUSED").inc()
+            await self._answer_update(number, answer)
 
-    async def _answer_update(self, result: callbacks_pb2.ConfigurationResult) -> None:
+    async def _answer_update(self, number: str, answer: ConfigurationAnswer | None, error: str = "") -> None:
         await self._wait_for_room(lambda: len(self._answers) < self._parts.settings.waiting_answers)
-        self._answer(callbacks_pb2.ToResourceManager(configurations=[result]))
+        self._answer(encode_result(number, answer, error))
 
-    def _answer(self, message: callbacks_pb2.ToResourceManager) -> None:
-        self._answers.append(message.SerializeToString())
+    def _answer(self, message: bytes) -> None:
+        self._answers.append(message)
         self._wake.set()
 
     # ---- what the RM hears ----------------------------------------------------------------------------------------

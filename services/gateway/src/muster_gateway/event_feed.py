@@ -21,14 +21,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import structlog
-from google.protobuf.message import DecodeError
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_TRACKING, Topics
-from muster_proto.muster.v1 import callbacks_pb2
-from muster_proto.si.v1 import si_pb2
 
 from muster_gateway import metrics
+from muster_gateway.callback_codec import encode_events
 from muster_gateway.errors import LogDown
 
 log = structlog.get_logger(__name__)
@@ -109,34 +107,30 @@ class EventFeed:
         if self._reader is not None:
             await self._reader.close()
 
-    @property
-    def has_batch(self) -> bool:
-        """Whether an event waits."""
-        return bool(self._waiting)
-
     def next_batch(self) -> bytes | None:
         """A muster.v1.ToResourceManager with the next events; None: there are none."""
-        message = callbacks_pb2.ToResourceManager()
+        while self._waiting:
+            batch = self._next()
+            encoded, unreadable = encode_events(batch)
+            metrics.events.inc(len(batch) - unreadable)
+            if unreadable:
+                metrics.unreadable_events.inc(unreadable)
+                log.error("unreadable events", rm_id=self._rm_id, count=unreadable, of=len(batch))
+            if encoded is not None:
+                return encoded
+        return None
+
+    def _next(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
         size = 0
-        while self._waiting and len(message.events.events) < BATCH_EVENTS:
-            value, number = self._waiting[0]
-            if size and size + len(value) > BATCH_BYTES:
+        while self._waiting and len(batch) < BATCH_EVENTS:
+            if size and size + len(self._waiting[0].value) > BATCH_BYTES:
                 break
-            self._waiting.popleft()
-            self._waiting_bytes -= len(value)
-            size += len(value)
-            try:
-                record = si_pb2.EventRecord.FromString(value)
-            except DecodeError as error:
-                metrics.unreadable_events.inc()
-                log.error("unreadable event", rm_id=self._rm_id, id=number, error=str(error))
-                continue
-            message.events.events.add(record=record, id=number)
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1].value)
+        self._waiting_bytes -= size
         self._room.set()
-        if not message.events.events:
-            return None
-        metrics.events.inc(len(message.events.events))
-        return message.SerializeToString()
+        return batch
 
     async def _take(self, record: Record) -> None:
         if not self._is_wanted(record) or record.value is None:

@@ -24,12 +24,12 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
 
 from muster_gateway import admin, callbacks, metrics, metrics_service
 from muster_gateway.admin import AdminServicer
+from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
@@ -201,8 +201,7 @@ class Gateway:
         await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))
 
     async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
-        note = envelope_pb2.CallbackStream(connected=False, epoch=epoch)
-        await self._write_note(self._codec.callback_stream(rm_id, note, self._clock.now_ns()))
+        await self._write_note(self._codec.callback_stream(rm_id, gone_note(epoch), self._clock.now_ns()))
 
     async def _write_note(self, record: OutRecord) -> None:
         assert self._writer is not None

@@ -1,0 +1,86 @@
+"""Between a callback stream's messages and plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from muster_proto.muster.bus.v1 import envelope_pb2
+from muster_proto.muster.v1 import admin_pb2, callbacks_pb2
+from muster_proto.si.v1 import si_pb2
+
+from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answer
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What an RM wants to be asked and told.
+
+    :param events_after: events with a higher id; None: those from now on.
+    """
+
+    predicates: bool
+    preemption_predicates: bool
+    scheduling_states: bool
+    state_dump: bool
+    events: bool
+    events_after: int | None
+
+
+def wishes_of(hello: callbacks_pb2.Hello) -> Wishes:
+    """What a hello says."""
+    return Wishes(
+        hello.predicates,
+        hello.preemption_predicates,
+        hello.scheduling_states,
+        hello.state_dump,
+        hello.events,
+        hello.events_after if hello.HasField("events_after") else None,
+    )
+
+
+def connected_note(wishes: Wishes, epoch: int) -> envelope_pb2.CallbackStream:
+    """For the scheduler: the stream has its seat."""
+    return envelope_pb2.CallbackStream(
+        connected=True,
+        predicates=wishes.predicates,
+        preemption_predicates=wishes.preemption_predicates,
+        scheduling_states=wishes.scheduling_states,
+        state_dump=wishes.state_dump,
+        events=wishes.events,
+        epoch=epoch,
+    )
+
+
+def gone_note(epoch: int) -> envelope_pb2.CallbackStream:
+    """For the scheduler: the stream is gone; ``epoch``: of its empty seat."""
+    return envelope_pb2.CallbackStream(connected=False, epoch=epoch)
+
+
+def encode_welcome(gateway_id: str) -> bytes:
+    """The stream is open."""
+    welcome = callbacks_pb2.Welcome(gateway_id=gateway_id)
+    return callbacks_pb2.ToResourceManager(welcome=welcome).SerializeToString()
+
+
+def encode_result(number: str, answer: ConfigurationAnswer | None, error: str = "") -> bytes:
+    """What became of a ConfigurationUpdate."""
+    result = callbacks_pb2.ConfigurationResult(id=number, error=error)
+    if answer is not None:
+        encoded = encode_configuration_answer(answer)
+        result.response.CopyFrom(admin_pb2.UpdateConfigurationResponse.FromString(encoded))
+    return callbacks_pb2.ToResourceManager(configurations=[result]).SerializeToString()
+
+
+def encode_events(events: Iterable[tuple[bytes, int | None]]) -> tuple[bytes | None, int]:
+    """Events in order, each with its id, if it has one; None: there are none. And how many of them were no events."""
+    message, unreadable = callbacks_pb2.ToResourceManager(), 0
+    for value, number in events:
+        try:
+            record = si_pb2.EventRecord.FromString(value)
+        except DecodeError:
+            unreadable += 1
+        else:
+            message.events.events.add(record=record, id=number)
+    return (message.SerializeToString() if message.events.events else None), unreadable

@@ -42,6 +42,7 @@ from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Stream
 from muster_bus.log import OutRecord, Record
 from muster_cli import logs
 from muster_gateway.stream_kind import StreamKind
+from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler import state_codec
 from muster_scheduler.core import invariants
@@ -139,6 +140,13 @@ class Arena:
         found[b"rm"] = repr((info.life, info.registrations, info.config, info.extra_config, info.version)).encode()
         return found
 
+    def states(self) -> dict[str, dict[bytes, bytes]]:
+        """The same of all of them, but what streams that come and go do to an RM's life."""
+        return {rm_id: {key: value for key, value in self.state(rm_id).items() if key != b"rm"} for rm_id in RMS} | {
+            "configurations": {rm_id.encode(): self.machine.rms[rm_id].info.config.encode() for rm_id in RMS},
+            "held": {rm_id.encode(): self.machine.rms[rm_id].info.held_reason.encode() for rm_id in RMS},
+        }
+
     # ---- what is sent ----------------------------------------------------------------------------------------------
 
     async def rejections(self, kind: StreamKind, message: Any, count: int) -> list[str]:
@@ -173,6 +181,37 @@ class Arena:
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         return grpc.StatusCode.OK, ""
+
+    async def call(self, method: str, raw: bytes, *, answers_many: bool) -> tuple[str, str, bytes]:
+        """A call of muster.v1 as bytes: its status, the status' text, and what came first."""
+        path, answer = f"/muster.v1.{method}", b""
+        try:
+            if answers_many:
+                call = self.channel.grpc.unary_stream(path)(raw, timeout=PATIENCE_S)
+                answer = await call.read()
+                call.cancel()
+                answer = b"" if answer is grpc.aio.EOF else answer
+            else:
+                answer = await self.channel.grpc.unary_unary(path)(raw, timeout=PATIENCE_S)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or "", b""
+        return "OK", "", answer
+
+    def callbacks(self) -> Stream:
+        """A callback stream that has said nothing yet."""
+        return Stream(self.channel.grpc.stream_stream("/muster.v1.Callbacks/Connect")())
+
+    async def ended(self, stream: Stream, messages: tuple[bytes, ...]) -> tuple[str, str]:
+        """Sends messages, the last of which ends the stream; its status and the status' text."""
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            for message in messages:
+                await stream.send(message)
+        code, story = await stream.status()
+        return code.name, story
+
+    async def heard(self, stream: Stream) -> callbacks_pb2.ToResourceManager:
+        """The next message on a callback stream."""
+        return callbacks_pb2.ToResourceManager.FromString(await stream.receive())
 
     async def append(self, value: bytes | None, key: bytes = VICTIM.encode()) -> None:
         """A record of a gateway that is not ours."""

@@ -154,13 +154,18 @@ def unknown(field: str) -> st.SearchStrategy[tuple[dict[str, Any], tuple[str, ..
     return unknown_names.map(lambda name: ({field: name}, (name,)))
 
 
-def _items(
+def _branches(
     kind: StreamKind, where: str, make: Callable[..., Any], *changes: st.SearchStrategy[Any]
-) -> st.SearchStrategy[Spoilt]:
-    return st.one_of(*changes).map(lambda change: Spoilt(kind, where, make(**change[0]), change[1]))
+) -> list[st.SearchStrategy[Spoilt]]:
+    """One for each way to spoil an item."""
+
+    def spoil(change: tuple[dict[str, Any], tuple[str, ...]]) -> Spoilt:
+        return Spoilt(kind, where, make(**change[0]), change[1])
+
+    return [change.map(spoil) for change in changes]
 
 
-bad_allocations = _items(
+bad_allocations = _branches(
     ALLOCATION,
     "allocations",
     allocation,
@@ -179,7 +184,7 @@ bad_allocations = _items(
     st.just(({"allocationTags": {FOREIGN: "static"}, "applicationID": ""}, ("applicationID",))),
     unknown_names.map(lambda name: ({"allocationTags": {FOREIGN: "static"}, "nodeID": name}, (name,))),
 )
-bad_asks = _items(
+bad_asks = _branches(
     ALLOCATION,
     "asks",
     old_ask,
@@ -196,7 +201,7 @@ bad_asks = _items(
 )
 bad_termination_types = of("terminationType", st.integers(6, 2**31 - 1) | st.integers(-(2**31), -1))
 nothing_named = st.just(({"applicationID": "", "allocationKey": ""}, ("allocationKey", "applicationID")))
-bad_releases = _items(
+bad_releases = _branches(
     ALLOCATION,
     "releases.allocationsToRelease",
     release,
@@ -207,7 +212,7 @@ bad_releases = _items(
     bad_termination_types,
     nothing_named,
 )
-bad_ask_releases = _items(
+bad_ask_releases = _branches(
     ALLOCATION,
     "releases.allocationAsksToRelease",
     ask_release,
@@ -223,7 +228,7 @@ def _owner(user: str, *groups: str) -> si.UserGroupInformation:
     return si.UserGroupInformation(user=user, groups=groups)
 
 
-bad_applications = _items(
+bad_applications = _branches(
     APPLICATION,
     "new",
     application,
@@ -247,7 +252,7 @@ bad_applications = _items(
     texts("gangSchedulingStyle", bad_texts),
     of("tags", big_tags),
 )
-bad_removals = _items(
+bad_removals = _branches(
     APPLICATION, "remove", removal, texts("applicationID", bad_names), texts("partitionName", bad_texts)
 )
 
@@ -263,7 +268,7 @@ _ACTIONS_ON_WHAT_IS_THERE = (
     si.NodeInfo.DECOMISSION,
     si.NodeInfo.DRAIN_TO_SCHEDULABLE,
 )
-bad_nodes = _items(
+bad_nodes = _branches(
     NODE,
     "nodes",
     node,
@@ -282,23 +287,26 @@ bad_nodes = _items(
         lambda action: ({"nodeID": NODE_ID, "action": action}, (NODE_ID,))
     ),
     st.just(({"nodeID": NODE_ID, "action": si.NodeInfo.DRAIN_TO_SCHEDULABLE}, (NODE_ID, "DRAIN_TO_SCHEDULABLE"))),
-    _items(
-        ALLOCATION,
-        "allocations",
-        allocation,
-        texts("allocationKey", bad_names),
-        texts("partitionName", bad_texts),
-        texts("UUID", bad_texts),
-        of("resourcePerAlloc", bad_resources | no_resources),
-        of("allocationTags", big_tags),
+    st.one_of(
+        *_branches(
+            ALLOCATION,
+            "allocations",
+            allocation,
+            texts("allocationKey", bad_names),
+            texts("partitionName", bad_texts),
+            texts("UUID", bad_texts),
+            of("resourcePerAlloc", bad_resources | no_resources),
+            of("allocationTags", big_tags),
+        )
     ).map(_existing),
 )
 
-spoilt_items = {
-    ALLOCATION: st.one_of(bad_allocations, bad_asks, bad_releases, bad_ask_releases),
-    APPLICATION: st.one_of(bad_applications, bad_removals),
+BRANCHES = {
+    ALLOCATION: [*bad_allocations, *bad_asks, *bad_releases, *bad_ask_releases],
+    APPLICATION: [*bad_applications, *bad_removals],
     NODE: bad_nodes,
 }
+spoilt_items = {kind: st.one_of(*branches) for kind, branches in BRANCHES.items()}
 
 
 def messages(kind: StreamKind) -> st.SearchStrategy[list[Spoilt]]:

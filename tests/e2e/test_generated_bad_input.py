@@ -15,6 +15,7 @@ from e2e.arena import Arena, opened
 from e2e.spoilt import (
     ALLOCATION,
     APPLICATION,
+    BRANCHES,
     BREAKER,
     NODE,
     RUNS,
@@ -52,18 +53,13 @@ generated = settings(
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """In the end the view shows of the victim what it showed in the beginning, and no secret was logged."""
     with opened(tmp_path_factory.mktemp("arena")) as it:
+        before = it.run(it.view(VICTIM))
         yield it
-
-
-@pytest.fixture(autouse=True)
-def _nobody_was_harmed(arena: Arena) -> Iterator[None]:
-    """After a whole test the view shows of the victim what it showed before, and no secret was logged."""
-    before = arena.run(arena.view(VICTIM))
-    yield
-    arena.run(arena.view_shows(VICTIM, before))
-    assert SECRET not in arena.logged.getvalue()
-    assert "Traceback" not in arena.logged.getvalue()
+        it.run(it.view_shows(VICTIM, before))
+        assert SECRET not in it.logged.getvalue()
+        assert "Traceback" not in it.logged.getvalue()
 
 
 async def _turned_away(arena: Arena, kind: StreamKind, items: list[Spoilt]) -> None:
@@ -79,6 +75,18 @@ async def _turned_away(arena: Arena, kind: StreamKind, items: list[Spoilt]) -> N
     await arena.serve(WITNESS)
     assert arena.state(VICTIM) == before
     assert not any(SECRET in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("kind", "branch"), [(kind, branch) for kind, branches in BRANCHES.items() for branch in range(len(branches))]
+)
+def test_every_way_to_spoil_an_item_alone(arena: Arena, kind: StreamKind, branch: int) -> None:
+    @settings(generated, max_examples=max(3, EXAMPLES // 20))
+    @given(item=BRANCHES[kind][branch])
+    def each(item: Spoilt) -> None:
+        arena.run(_turned_away(arena, kind, [item]))
+
+    each()
 
 
 @generated

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Channel, Rig, rig
+from integration.gateway_rig import PATIENCE_S, Channel, Rig, eventually, rig
 from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings, make_log
 from muster_gateway.service import Gateway
@@ -278,6 +278,26 @@ async def test_a_dump_that_breaks_off_is_an_error(
     view.answers[path] = answer
     code, details = await refusal(dumped(channel))
     assert code is Code.UNAVAILABLE, details
+
+
+async def test_so_many_dumps_are_made_at_once(channel: Channel, world: Rig, view: FakeView) -> None:
+    view.answers["nodes"] = None
+    admin = world.gateways[-1]._admin
+    assert admin is not None
+    begun = [asyncio.create_task(refusal(dumped(channel))) for _ in range(4)]
+    await eventually(lambda: admin._dumps == 4, "four are made")
+    code, details = await refusal(dumped(channel))
+    assert (code, details) == (
+        Code.RESOURCE_EXHAUSTED,
+        "4 dumps are made already, expected at most 4 at once: try again",
+    )
+    assert {code for code, _ in await asyncio.gather(*begun)} == {Code.UNAVAILABLE}
+    view.answers["nodes"] = (200, b"[]\n")
+    world.scheduler.mute = True
+    call = asyncio.create_task(dumped(channel))
+    await eventually(lambda: admin._dumps == 1, "there is room again")
+    call.cancel()
+    await eventually(lambda: admin._dumps == 0, "who leaves makes room")
 
 
 async def test_a_gateway_that_stops_says_so(world: Rig, channel: Channel) -> None:

@@ -25,7 +25,7 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
     first.info.version, first.info.policy_group = "0.9", "queues"
     first.info.extra_config = {"log.level": "DEBUG", "db.password": "hunter2", "apiKey": "hunter3"}
     first.info.held, first.info.held_reason = True, "new racks"
-    first.info.instance_uuid = "uuid-1"
+    first.info.instance_uuid, first.info.generation = "uuid-1", "previous"
     first.info.callbacks = pb.CallbackStream(connected=True, predicates=True, events=True, epoch=3)
     first.info.callbacks_since_ns = 7
     await bench.write(first, second)
@@ -39,7 +39,7 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
         "rmID": "rm1", "life": "RUNNING", "held": True, "heldReason": "new racks",
         "version": "0.9", "policyGroup": "queues", "buildInfo": {"buildVersion": "1.0"},
         "extraConfig": {"log.level": "DEBUG", "db.password": MASK, "apiKey": MASK},
-        "generation": found[0]["generation"],
+        "generation": "previous",
         "registered": registered, "registrations": 1, "instanceUUID": "uuid-1",
         "callbacksConnected": True, "callbacksSince": 7, "callbacks": ["predicates", "events"],
     }  # fmt: skip

@@ -8,7 +8,8 @@ store's and the view's to say.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -25,7 +26,7 @@ from muster_gateway.codec import (
     RequestCodec,
     encode_configuration_answer,
 )
-from muster_gateway.errors import GatewayStopping, NotPossible, NotRegistered, NotThere, ViewSilent, shown
+from muster_gateway.errors import GatewayStopping, NotPossible, NotRegistered, NotThere, OverLimit, ViewSilent, shown
 from muster_gateway.explanations import explain
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.questions import Questions
@@ -40,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 SERVICE = "muster.v1.Admin"
 _OK, _NOT_FOUND = 200, 404
+# At once: each makes the view render all that it has. (The real core makes one at a time.)
+_DUMPS_MAX = 4
 Call = Callable[[bytes], Awaitable[bytes]]
 
 
@@ -59,6 +62,7 @@ class AdminServicer:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
         self.stopping = False
+        self._dumps = 0
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Generic handlers without serialisers."""
@@ -200,18 +204,17 @@ class AdminServicer:
             raise ViewSilent(f"the view answers with HTTP status {answer.status}: try again")
         registered = {each["rmID"]: each for each in answer.json()} if answer.status == _OK else {}
         living = await self._sessions.living()
+        cursors = await asyncio.gather(*(self._sessions.cursors(session.rm_id) for session in sessions))
         return [
-            admin_codec.resource_manager(
-                session, await self._sessions.cursors(session.rm_id), living, registered.get(session.rm_id)
-            )
-            for session in sessions
+            admin_codec.resource_manager(session, sent, living, registered.get(session.rm_id))
+            for session, sent in zip(sessions, cursors, strict=True)
         ]
 
     async def _dump_state(self, raw: bytes, context: Any) -> None:
         name = "DumpState"
         try:
             self._check_open()
-            with metrics.admin_seconds.labels(name).time():
+            with metrics.admin_seconds.labels(name).time(), self._place():
                 async for piece in self.dump_state(raw):
                     await context.write(admin_codec.encode_piece(piece))
         except asyncio.CancelledError:
@@ -220,6 +223,16 @@ class AdminServicer:
         except Exception as error:
             await refuse(context, error, lambda status: metrics.admin_calls.labels(name, status))
         metrics.admin_calls.labels(name, "OK").inc()
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if self._dumps >= _DUMPS_MAX:
+            raise OverLimit(f"{self._dumps} dumps are made already, expected at most {_DUMPS_MAX} at once: try again")
+        self._dumps += 1
+        try:
+            yield
+        finally:
+            self._dumps -= 1
 
     async def dump_state(self, raw: bytes) -> AsyncIterator[bytes]:
         """DumpState's text, in pieces. Raises InvalidRequest, NotThere, SessionsDown, ViewSilent, OverLimit."""

@@ -129,7 +129,7 @@ class Laws:
                 for about in [(item.app_id, item.key) for item in (*command.asks, *command.releases)]:
                     self._refused.pop(about, None)
             case Answers():
-                self._take_answers(command, before, now_ns)
+                self._take_answers(core, command, before, now_ns)
         self._decided(core, facts, now_ns)
 
     def _forget(self, which) -> None:  # type: ignore[no-untyped-def]
@@ -138,7 +138,7 @@ class Laws:
                 if which(node_id, refused):
                     del nodes[node_id]
 
-    def _take_answers(self, command: Answers, before: set[int], now_ns: int) -> None:
+    def _take_answers(self, core: SchedulerCore, command: Answers, before: set[int], now_ns: int) -> None:
         for answer in command.answers:
             question = self._asked.pop(answer.question, None)
             if question is None:
@@ -146,7 +146,8 @@ class Laws:
                 continue
             if answer.fits:
                 self._agreed[answer.question] = question
-            elif answer.question in before:
+            elif answer.question in before and _is_refused(core, question):
+                # (Else a better node was agreed to already: then what is said of others does not matter.)
                 self._note_refusal(question, now_ns, unanswered=False)
 
     def _note_refusal(self, question: Question, now_ns: int, *, unanswered: bool) -> None:
@@ -159,7 +160,6 @@ class Laws:
             question = self._asked.pop(number)
             if number in before:
                 self.tally["question: unanswered"] += 1
-                # (Unless a better node was agreed to: then what is said of others does not matter.)
                 if _is_refused(core, question):
                     self._note_refusal(question, now_ns, unanswered=True)
         self._decided(core, facts, now_ns)

@@ -240,7 +240,7 @@ class Claims:
                 partition.unreserve(other, out, now_ns)
             partition.reserve(head, node, out, now_ns)
         elif now_ns >= head.created_ns + partition.config.reservation.delay_ns:
-            best = partition.figures.best_to_keep(head.shape, partition.questions.refused(head))
+            best = partition.figures.best_to_keep(head.shape, partition.questions.not_to_keep(head))
             if best is not None and partition.questions.predicates:
                 partition.questions.reserve(head, best, out, now_ns)
             elif best is not None:

@@ -1105,6 +1105,7 @@ class Partition:
             return
         app = allocation.app
         assert app is not None
+        self.waiting.refresh_app(app)  # (a group of it that was woken may be on its list again)
         self.waiting.refresh(app.queue)
         if allocation.demand.placeholder:
             self.gangs.ask_more(allocation.demand, app, 1)

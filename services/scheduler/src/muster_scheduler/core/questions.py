@@ -300,7 +300,9 @@ class Questions:
 
     def _keep_free(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         waits = ask.group is not None and ask.group.parked_key is not None and ask.reserved is None
-        if waits and node.index_key is not None and fits(ask.shape.items, node.capacity):
+        # (It may have refused the node meanwhile, in another matter of the ask.)
+        listed = node.index_key is not None and node.node_id not in self.refused(ask)
+        if waits and listed and fits(ask.shape.items, node.capacity):
             self._partition.reserve(ask, node, out, now_ns)
 
     def _give_up(self, ask: Ask, inquiry: Inquiry, out: Outcome, now_ns: int) -> None:
@@ -443,6 +445,11 @@ class Questions:
         self._agreed.clear()
 
     # ---- refusals --------------------------------------------------------------------------------------------------
+
+    def not_to_keep(self, ask: Ask) -> Collection[str]:
+        """The ids of the nodes that are not to be kept free for the ask: refused, or perhaps kept for another one."""
+        asked = [each.nodes for (_, kind), each in self._aside.items() if kind is InquiryKind.RESERVE]
+        return {*self.refused(ask), *(node.node_id for nodes in asked for node in nodes.values())}
 
     def refused(self, ask: Ask) -> Collection[str]:
         """The ids of the nodes that the RM refused for the ask."""

@@ -15,6 +15,7 @@ from muster_si.constants import FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE
 
 from muster_scheduler.core import acl, admission, namespace, placement, reload
 from muster_scheduler.core.commands import (
+    Answer,
     Answers,
     AppItem,
     AskItem,
@@ -177,7 +178,10 @@ class SchedulerCore:
 
     def _answer(self, command: Answers, out: Outcome, now_ns: int) -> None:
         # (Refusals first: of several nodes asked about for one ask, all that will not do are known when one is taken.)
-        for answer in sorted(command.answers, key=lambda each: each.fits):
+        first: dict[int, Answer] = {}
+        for answer in command.answers:
+            first.setdefault(answer.question, answer)
+        for answer in sorted(first.values(), key=lambda each: each.fits):
             for partition in self.partitions.values():
                 if answer.question in partition.questions.open:
                     partition.questions.answer(answer.question, answer.fits, answer.reason, out, now_ns)

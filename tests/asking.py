@@ -1,0 +1,182 @@
+"""A cluster whose resource manager wants to be asked, and answers as a test says: yes, no, late, twice, never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from builders import SECOND_NS, Cluster
+from muster_scheduler.core.commands import (
+    Answer,
+    Answers,
+    AppItem,
+    AskItem,
+    Command,
+    SetCallbacks,
+    UpdateAllocations,
+    UpdateApplications,
+)
+from muster_scheduler.core.inquiries import CallbackPolicy
+from muster_scheduler.core.objects import Ask
+from muster_scheduler.core.outcome import (
+    Outcome,
+    PredicatesAsked,
+    PreemptionPredicatesAsked,
+    SchedulingState,
+    SchedulingStateChanged,
+)
+from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.scheduler import SchedulerCore
+
+Question = PredicatesAsked | PreemptionPredicatesAsked
+Verdict = Callable[[Question], "bool | None"]
+
+
+class Asking(Cluster):
+    """The RM's side of it.
+
+    :ivar asked: every question, in order.
+    :ivar pile: those that it has not answered yet, oldest first.
+    :ivar states: (ask, state, reason) that it was told.
+    """
+
+    def __init__(
+        self,
+        queues: str = "{name: root, submitacl: '*', queues: [{name: a}]}",
+        *,
+        nodesort: str = "fair",
+        partition: str = "",
+        connected: bool = True,
+        **policy: Any,
+    ) -> None:
+        super().__init__(queues, nodesort=nodesort, partition=partition)
+        self.policy = replace(CallbackPolicy(predicates=True, preemption=True, states=True), **policy)
+        self.asked: list[Question] = []
+        self.pile: list[Question] = []
+        self.states: list[tuple[str, SchedulingState, str]] = []
+        if connected:
+            self.connect()
+
+    def do(self, *commands: Command, budget: int = 1 << 30) -> Outcome:
+        out = super().do(*commands, budget=budget)
+        for fact in out.facts:
+            if isinstance(fact, PredicatesAsked | PreemptionPredicatesAsked):
+                self.asked.append(fact)
+                self.pile.append(fact)
+            elif isinstance(fact, SchedulingStateChanged):
+                self.states.append((fact.key, fact.state, fact.reason))
+        return out
+
+    # ---- its stream ------------------------------------------------------------------------------------------------
+
+    def connect(self, **wants: Any) -> Outcome:
+        """The stream comes (again)."""
+        self.policy = replace(self.policy, connected=True, since_ns=self.now_ns, **wants)
+        return self.do(SetCallbacks(self.policy))
+
+    def lose(self) -> Outcome:
+        """The stream is gone."""
+        self.policy = replace(self.policy, connected=False, since_ns=self.now_ns)
+        return self.do(SetCallbacks(self.policy))
+
+    # ---- its answers -----------------------------------------------------------------------------------------------
+
+    def answer(self, *answers: tuple[Question, bool] | Answer) -> Outcome:
+        """Answers these in one message."""
+        said = [each if isinstance(each, Answer) else Answer(each[0].question, each[1], "no disk") for each in answers]
+        done = {each.question for each in said}
+        self.pile = [each for each in self.pile if each.question not in done]
+        return self.do(Answers(said))
+
+    def yes(self) -> Outcome:
+        """To everything that is on the pile."""
+        return self.answer(*((question, True) for question in self.pile))
+
+    def no(self) -> Outcome:
+        """Likewise."""
+        return self.answer(*((question, False) for question in self.pile))
+
+    def decide(self, verdict: Verdict, rounds: int = 100) -> list[Outcome]:
+        """Answers until it is asked nothing more; None: not that one, ever."""
+        found = []
+        for _ in range(rounds):
+            said = [(question, verdict(question)) for question in self.pile]
+            answers = [(question, fits) for question, fits in said if fits is not None]
+            if not answers:
+                return found
+            found.append(self.answer(*answers))
+        raise AssertionError(f"asked for ever: {self.pile[:3]}")
+
+    def refuse(self, *node_ids: str) -> list[Outcome]:
+        """Agrees to all nodes but these."""
+        return self.decide(lambda question: question.node_id not in node_ids)
+
+    @property
+    def open(self) -> list[tuple[str, str]]:
+        """(ask, node) of what is on the pile."""
+        return [(question.key, question.node_id) for question in self.pile]
+
+    def forget(self) -> None:
+        """It does not answer what it was asked so far."""
+        self.pile.clear()
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def the_ask(self, app_id: str, key: str) -> Ask:
+        return self.application(app_id).asks[key]
+
+    def why(self, app_id: str, key: str) -> Reason:
+        found = self.the_ask(app_id, key).reason
+        assert found is not None
+        return found
+
+    def refused(self, app_id: str, key: str) -> list[str]:
+        """The nodes that are refused for an ask."""
+        refusals = self.the_ask(app_id, key).refusals
+        return list(refusals.nodes) if refusals is not None else []
+
+    def is_quiet(self) -> bool:
+        """Nothing is asked, booked for a question, courted or remembered as agreed."""
+        questions = self.partition.questions
+        busy = [questions.open, questions._quick, questions._aside, questions._agreed]
+        busy += [node.inquiries for node in self.partition.nodes.values()]
+        for app in self.partition.apps.values():
+            busy += [ask.inquiries or {} for ask in app.asks.values()]
+            busy += [app.gang.courted, app.gang.proposed] if app.gang is not None else []
+        return not any(busy) and not any(app.proposed for app in self.partition.apps.values())
+
+    # ---- shorthands ------------------------------------------------------------------------------------------------
+
+    def want(self, app_id: str, *items: AskItem) -> Outcome:
+        return self.do(UpdateAllocations([item._replace(app_id=app_id) for item in items]))
+
+    def gang(self, app_id: str, total: int, queue: str = "root.a", *, style: str = "", timeout_ms: int = 0) -> Outcome:
+        """An application with a gang of so many m."""
+        item = AppItem(
+            app_id,
+            queue,
+            "default",
+            "alice",
+            placeholder_ask={"m": total},
+            gang_style=style,
+            execution_timeout_ms=timeout_ms,
+        )
+        return self.do(UpdateApplications((item,)))
+
+    def restart(self, core: SchedulerCore) -> None:
+        """Another core goes on."""
+        self.core = core
+
+
+def item(key: str, m: int = 1, **more: Any) -> AskItem:
+    """An ask of so many m."""
+    return AskItem(key, "", "default", {"m": m})._replace(**more)
+
+
+def items(keys: str, m: int = 1, **more: Any) -> list[AskItem]:
+    """Asks, their keys with blanks between."""
+    return [item(key, m, **more) for key in keys.split()]
+
+
+SECONDS = SECOND_NS

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from muster_bus.errors import CodecError
 from muster_bus.log import Record
@@ -62,6 +63,7 @@ class Tally:
 
 
 TALLIED: tuple[str, ...] = Tally.__slots__
+_values = attrgetter(*TALLIED)
 
 
 @dataclass(slots=True)
@@ -127,7 +129,9 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         next_submission=next_submission,
         instance_uuid=info.instance_uuid,
         last_decided_ns=info.last_decided_ns,
-        tally=state_pb2.TallyObject(**{name: getattr(info.tally, name) for name in TALLIED}),
+        tally=state_pb2.TallyObject(
+            **{name: count for name, count in zip(TALLIED, _values(info.tally), strict=True) if count}
+        ),
         held=info.held,
         held_reason=info.held_reason,
         callbacks=info.callbacks if info.callbacks_since_ns else None,
@@ -158,7 +162,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.next_submission = recorded.next_submission
     info.instance_uuid = recorded.instance_uuid
     info.last_decided_ns = recorded.last_decided_ns
-    info.tally = Tally(*(getattr(recorded.tally, name) for name in TALLIED))
+    info.tally = Tally(*_values(recorded.tally))
     info.held, info.held_reason = recorded.held, recorded.held_reason
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from e2e.gang_rig import PATIENCE_S, E, Muster, Rm, eventually, muster_here
-from muster_client import ask
+from muster_client import AdminClient, ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 
@@ -183,8 +183,55 @@ async def test_it_is_told_which_asks_fit_nowhere(muster: Muster) -> None:
         await eventually(lambda: state.FAILED in told["large"], f"it is told of; heard: {dict(told)}")
 
 
-async def test_its_own_state_and_another_configuration_go_over_the_stream(muster: Muster) -> None:
-    async with rm_of(muster, state_dump=lambda: '{"cache": {"pods": 3}}') as rm:
+async def test_an_operators_dump_has_its_own_state(muster: Muster) -> None:
+    async with (
+        rm_of(muster, state_dump=lambda: '{"cache": {"pods": 31415}}') as rm,
+        AdminClient(muster.gateway) as admin,
+    ):
+        await rm.nodes(n1=1_000)
+
+        async def dumped() -> bool:
+            return b"31415" in b"".join([piece async for piece in admin.dump_state("rm")])
+
+        await eventually(dumped, "the dump has it, once the scheduler knows of the stream")
+
+
+async def test_a_preemption_needs_its_consent(muster: Muster) -> None:
+    asked: list[pb.PreemptionPredicatesQuestion] = []
+    agrees = False
+
+    def preemption_predicates(question: pb.PreemptionPredicatesQuestion) -> int | str:
+        asked.append(question)
+        return max(question.args.startIndex, 0) if agrees else "the daemon would still not fit"
+
+    async with rm_of(muster, preemption_predicates=preemption_predicates) as rm:
+        rm.confirms = True
+        await rm.nodes(n1=4_000)
+        await rm.application("rich", "root.batch")
+        policy = si.PreemptionPolicy(allowPreemptSelf=True, allowPreemptOther=True)
+        await rm.client.send_asks([ask(f"a{n}", "rich", {"vcore": 1_000}, preemption_policy=policy) for n in range(4)])
+        await rm.runs_these(*(f"a{n}" for n in range(4)))
+        await rm.application("needy", "root.poor")
+        await rm.client.send_asks([ask("p", "needy", {"vcore": 1_000}, preemption_policy=policy)])
+        await rm.barrier()
+        muster.clock.forward(2)  # the queue's preemption.delay
+        await eventually(lambda: asked, "it is asked")
+        question = asked[0]
+        assert (question.args.nodeID, question.args.allocationKey, question.application_id) == ("n1", "p", "needy")
+        assert set(question.args.preemptAllocationKeys) <= {f"a{n}" for n in range(4)}
+        assert set(question.preempt_application_ids) == {"rich"}
+        await rm.barrier()
+        assert len(rm.runs) == 4, "nobody went"
+        agrees = True
+        for _ in range(4):  # it is asked again after a while
+            muster.clock.forward(16)
+            await rm.barrier()
+        await rm.hears("new", "p")
+        assert len(rm.runs) == 4
+
+
+async def test_another_configuration_goes_over_the_stream(muster: Muster) -> None:
+    async with rm_of(muster, state_dump=lambda: "{}") as rm:
         answer = await rm.client.update_configuration(
             QUEUES.replace("{name: batch}", "{name: batch}\n          - {name: night}")
         )

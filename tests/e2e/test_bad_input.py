@@ -85,7 +85,7 @@ def _essence(kind: str, value: bytes) -> bytes:
     if kind != "rm":
         return value
     rm = state_pb2.RmObject.FromString(value)
-    for counter in ("next_event_id", "next_response_sequence", "next_submission", "last_decided_ns", "state"):
+    for counter in ("next_event_id", "next_response_sequence", "next_submission", "last_decided_ns", "state", "tally"):
         rm.ClearField(counter)
     return rm.SerializeToString(deterministic=True)
 

@@ -57,7 +57,8 @@ def rm_of(muster: Muster, *, previous: bool = False, rm_id: str = "rm") -> Rm:
 
 
 def states(app: dict[str, Any]) -> list[str]:
-    return [each["applicationState"] for each in app["stateLog"]]
+    """(Of the previous generation Starting comes before Running: a word, not a state.)"""
+    return [each["applicationState"] for each in app["stateLog"] if each["applicationState"] != "Starting"]
 
 
 def kinds(rm: Rm, *names: str) -> list[tuple[str, str]]:

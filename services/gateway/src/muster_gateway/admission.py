@@ -25,6 +25,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 from muster_proto.si.v1 import si_pb2
+from muster_si.constants import FOREIGN
 
 from muster_gateway.errors import InvalidRequest, OverLimit, shown
 from muster_gateway.settings import AdmissionLimits
@@ -294,8 +295,8 @@ def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLim
 
 
 def _application_of_allocation(item: si_pb2.Allocation, path: str, limits: AdmissionLimits) -> str | None:
-    """An ask needs an application; an allocation on a node may be foreign, which the scheduler judges by its tags."""
-    if item.nodeID and not item.applicationID:
+    """An ask needs an application; what is on a node, or has the tag, may be foreign: the scheduler judges that."""
+    if (item.nodeID or FOREIGN in item.allocationTags) and not item.applicationID:
         return None
     return name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
 

@@ -143,7 +143,7 @@ class Emitter:
         applications = si.ApplicationResponse()
         nodes = si.NodeResponse()
         callbacks = callbacks_pb2.ToResourceManager()
-        uuids = self.info.generation != "current"  # which has no field for them
+        uuids = self.info.generation == "previous"  # the current one has no field for them
         size = 0
         for fact in facts:
             if size > RESPONSE_BYTES_MAX:

@@ -148,6 +148,7 @@ class World(Cluster):
         self.text = self.offered = text
         self.topic: dict[bytes, bytes] = {}
         self._life = "RUNNING"
+        self._generation = ""
         self._restarts = 0
         self.core = SchedulerCore(config)
         self.outcomes = [self.core.start(self.now_ns)]
@@ -159,6 +160,8 @@ class World(Cluster):
         for command in commands:
             if isinstance(command, c.SetDeciding):
                 self._life = "RUNNING" if command.deciding else "STOPPED"
+            if isinstance(command, c.SetGeneration):
+                self._generation = "previous" if command.previous else "current"
         if any(isinstance(fact, o.ConfigurationAnswer) and not fact.obstacles for fact in out.facts):
             self.text = self.offered
         if out:
@@ -177,6 +180,7 @@ class World(Cluster):
     def restart(self) -> o.Outcome:
         """The process dies; another one builds its core from the records, and goes on."""
         info = RmInfo(_RM, config=self.text, registrations=1, life=self._life, last_decided_ns=self._decided_ns)
+        info.generation = self._generation
         folder = StateFolder()
         for number, value in enumerate((encode_rm(info, self.core.next_submission), encode_registration(info))):
             folder.take(Record("state", 0, number, 0, f"{_RM}/{'reg' if number else 'rm'}/-".encode(), value))
@@ -510,6 +514,12 @@ def _reload(step: Plain) -> c.Command:
     return c.UpdateConfiguration(config)
 
 
+def _generation(step: Plain) -> c.Command:
+    if step["generation"] not in ("current", "previous"):
+        raise ScenarioError(f"unknown generation {step['generation']!r}, expected current or previous")
+    return c.SetGeneration(step["generation"] == "previous")
+
+
 _NODE_WORDS = ("has", "occupied", "attributes", "partition")
 _RELEASE_WORDS = ("application", "partition", "as", "uuid", "uuid_of", "message")
 
@@ -542,6 +552,7 @@ _ACTIONS: dict[str, tuple[tuple[str, ...], Callable[[Plain], c.Command | list[c.
     "reload": ((), _reload),
     "stop_deciding": ((), lambda _: c.SetDeciding(False)),
     "start_deciding": ((), lambda _: c.SetDeciding(True)),
+    "generation": ((), _generation),
 }
 
 

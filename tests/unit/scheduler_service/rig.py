@@ -141,6 +141,9 @@ class Rig:
             assert envelope.sequence == 0
             self.registrations.append(envelope.registration)
             return
+        if envelope.HasField("admin"):
+            assert envelope.sequence == 0
+            return
         if envelope.stream == pb.STREAM_CALLBACK:
             told = callbacks_pb2.ToResourceManager.FromString(envelope.response)
             assert told.response_sequence == envelope.sequence
@@ -186,6 +189,8 @@ def envelope(body: object, rm_id: str = RM) -> pb.RequestEnvelope:
             made.lifecycle.CopyFrom(body)
         case pb.CallbackStream():
             made.callback_stream.CopyFrom(body)
+        case pb.AdminCommand():
+            made.admin.CopyFrom(body)
         case callbacks_pb2.FromResourceManager():
             made.callback_answers = body.SerializeToString()
         case _:

@@ -37,8 +37,9 @@ def known(rig: Rig) -> tuple[str, str]:
         ("v1.5.2", "previous"),
         ("1.6.0", "current"),
         ("v1.7.0-0.20250101-abcdef", "current"),
-        ("2.0", "current"),
-        ("1.10", "current"),
+        ("2.0.0", "current"),
+        ("1.10.0", "current"),
+        ("1.0", ""),  # of the interface's own, each has three numbers
         ("0.1", ""),  # what shims of either generation send
         ("", ""),
         ("latest", ""),
@@ -58,7 +59,7 @@ def test_the_key_comes_before_the_version() -> None:
 
 
 def test_a_key_that_says_nothing_known_is_a_warning_and_is_passed_over() -> None:
-    rig = registered("1.3", muster__generation="latest")
+    rig = registered("1.3.0", muster__generation="latest")
     (problem,) = rig.registrations[-1].problems
     assert (problem.severity, problem.path) == (pb.ConfigProblem.WARNING, "extraConfig[muster.generation]")
     assert problem.message == "'latest', expected current or previous: it is found out otherwise"
@@ -103,8 +104,19 @@ def test_what_the_registration_says_is_not_changed_by_what_is_seen() -> None:
     assert known(rig)[0] == "current"
 
 
+def test_what_is_seen_is_believed_before_a_version_which_may_be_the_rms_own() -> None:
+    rig = registered("1.0.0")
+    assert rig.core.partitions["default"].previous_generation
+    rig.send(SEEN["Allocation without nodeID"])
+    assert known(rig) == ("current", "Allocation without nodeID")
+    assert not rig.core.partitions["default"].previous_generation
+    rig = registered("1.6.0")
+    rig.send(SEEN["AllocationAsk"])
+    assert known(rig) == ("previous", "AllocationAsk")
+
+
 def test_a_configuration_update_may_say_it() -> None:
-    rig = registered("1.7")
+    rig = registered("1.7.0")
     rig.send(si.UpdateConfigurationRequest(rmID=RM, extraConfig={"muster.generation": "previous"}))
     assert known(rig)[0] == "previous"
     assert rig.core.partitions["default"].previous_generation

@@ -1,4 +1,6 @@
-"""Which generation of the interface an RM speaks: what it says of itself, else what it is seen to say.
+"""Which generation of the interface an RM speaks: what it says of itself, and what it is seen to say.
+
+The key in its extraConfig decides. Its version does until it is seen to speak otherwise: it may be of its own.
 
 Each item is answered in the words that it came in. The RM's generation decides what no item says: whether an
 application is told as starting before it runs, whether its allocations carry a UUID. docs/resource-managers.md has it
@@ -18,11 +20,13 @@ from muster_scheduler.core.commands import UpdateAllocations, UpdateApplications
 CURRENT, PREVIOUS = "current", "previous"
 KEY = "muster.generation"
 BY_KEY, BY_VERSION = f"extraConfig[{KEY}]", "version"
+# Known by these, what the RM says may still show otherwise.
+TO_BE_SEEN = ("", BY_VERSION)
 
 # Versions of the interface as its releases are numbered: the first one without AllocationAsk. (0.x says nothing:
 # shims send their own there.)
 _FIRST_CURRENT = (1, 6)
-_VERSION = re.compile(r"v?([1-9][0-9]{0,3})\.([0-9]{1,4})(?:\.[0-9]+)?(?:[-+].*)?", re.ASCII)
+_VERSION = re.compile(r"v?([1-9][0-9]{0,3})\.([0-9]{1,4})\.[0-9]+(?:[-+].*)?", re.ASCII)
 
 
 def said(extra: Mapping[str, str], version: str) -> tuple[str, str]:
@@ -53,15 +57,15 @@ def seen(command: UpdateAllocations | UpdateApplications | UpdateNodes) -> tuple
                 return PREVIOUS, "NodeInfo.existingAllocations"
         case UpdateAllocations():
             for item in command.asks:
-                if not item.node_id and item.previous_generation:
-                    return PREVIOUS, "AllocationAsk"
                 if item.uuid:
                     return PREVIOUS, "Allocation.UUID"
+                if not item.node_id and item.previous_generation:
+                    return PREVIOUS, "AllocationAsk"
+                if not item.node_id and FOREIGN not in item.tags:
+                    return CURRENT, "Allocation without nodeID"
             for release in command.releases:
                 if release.ask_only:
                     return PREVIOUS, "AllocationAskRelease"
                 if release.uuid:
                     return PREVIOUS, "AllocationRelease.UUID"
-            if any(not item.node_id and FOREIGN not in item.tags for item in command.asks):
-                return CURRENT, "Allocation without nodeID"
     return "", ""

@@ -239,7 +239,9 @@ class SchedulerMachine:
             match body:
                 case "allocation":
                     asked = ingest.allocations(envelope.allocation, state.info.generation)
-                    if not state.info.generation and self._recognised(state, asked, now_ns, out):
+                    if state.info.generation_by in generation.TO_BE_SEEN and self._recognised(
+                        state, asked, now_ns, out
+                    ):
                         asked = ingest.allocations(envelope.allocation, state.info.generation)
                     state.core.apply(asked, now_ns, out)
                 case "application":
@@ -247,7 +249,7 @@ class SchedulerMachine:
                     state.core.apply(self._with_groups(state.core, command, now_ns), now_ns, out)
                 case "node":
                     nodes = ingest.nodes(envelope.node)
-                    if not state.info.generation:
+                    if state.info.generation_by in generation.TO_BE_SEEN:
                         self._recognised(state, nodes, now_ns, out)
                     state.core.apply(nodes, now_ns, out)
                 case "lifecycle":
@@ -273,9 +275,10 @@ class SchedulerMachine:
     def _recognised(self, state: RmState, command: UpdateAllocations | UpdateNodes, now_ns: int, out: Outcome) -> bool:
         """Whether the request shows which generation of the interface the RM speaks."""
         info = state.info
-        info.generation, info.generation_by = generation.seen(command)
-        if not info.generation:
+        found, by = generation.seen(command)
+        if not found:
             return False
+        info.generation, info.generation_by = found, by
         state.core.apply(SetGeneration(info.generation == generation.PREVIOUS), now_ns, out)
         log.info("generation recognised", rm=info.rm_id, generation=info.generation, by=info.generation_by)
         return True

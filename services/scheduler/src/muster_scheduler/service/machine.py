@@ -53,6 +53,7 @@ log = structlog.get_logger(__name__)
 
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
 _SHOWN_MAX = 256  # characters of an id in a reason
+_MAY_HOLD_SECRETS = frozenset({"register", "configuration", "admin", "callback_answers"})
 
 
 class _Unreadable(Exception):
@@ -458,8 +459,26 @@ class SchedulerMachine:
     def _dead_letter(self, record: Record, why: str) -> OutRecord:
         origin = f"{record.topic}/{record.partition}/{record.offset}"
         log.warning("request to the dead letters", origin=origin, why=why)
-        headers = (*record.headers, (HEADER_ERROR, why.encode()), (HEADER_ORIGIN, origin.encode()))
-        return OutRecord(self._topics.dead_letters, record.partition, record.key, record.value, headers)
+        value, left_out = _without_secrets(record.value or b"")
+        headers = (*record.headers, (HEADER_ERROR, f"{why}{left_out}".encode()), (HEADER_ORIGIN, origin.encode()))
+        return OutRecord(self._topics.dead_letters, record.partition, record.key, value, headers)
+
+
+def _without_secrets(value: bytes) -> tuple[bytes, str]:
+    """A record as people may keep it: an RM's configuration and state may hold secrets, so they are left out.
+
+    Gives the value, and words for what is missing.
+    """
+    try:
+        envelope = pb.RequestEnvelope.FromString(value)
+    except DecodeError:
+        return value, ""  # nobody's: a gateway writes envelopes
+    body = envelope.WhichOneof("body")
+    if body not in _MAY_HOLD_SECRETS or (body == "admin" and envelope.admin.WhichOneof("command") != "validate"):
+        return value, ""
+    size = len(value)
+    envelope.ClearField(body)
+    return envelope.SerializeToString(), f" (its {body} is left out, as it may hold secrets: {size} bytes in all)"
 
 
 def _removed(dropped: Outcome | None) -> list[tuple[str, Primary]]:

@@ -90,6 +90,7 @@ class CallbackStream(RmStream[Any]):
         self._event_id: int | None = None
         self._welcome = asyncio.Event()
         self._plain_in_a_row = 0
+        self._writing = False
 
     # ---- configurations -------------------------------------------------------------------------------------------
 
@@ -137,12 +138,19 @@ class CallbackStream(RmStream[Any]):
                 answered.set_exception(error)
 
     async def written(self) -> None:
-        while self._unwritten or self._answering:
+        while self._unwritten or self._answering or self._writing:
             self._room.clear()
             await self._room.wait()
 
+    async def proven(self) -> None:
+        """Nothing proves that an answer arrived: what was written just now gets all the time that there is."""
+        linger_s = self._settings.linger_s
+        if self._written and self._clock.monotonic() - self._written[-1][0] < linger_s:
+            await asyncio.sleep(linger_s)
+
     async def _connection(self) -> None:
         self._welcome.clear()
+        self._writing = False
         await super()._connection()
 
     async def _watch(self, call: Any) -> None:
@@ -161,7 +169,9 @@ class CallbackStream(RmStream[Any]):
                 if (message := self._next_message()) is not None:
                     now_s = self._clock.monotonic()
                     self._written.extend((now_s, answer) for answer in _answers(message))
+                    self._writing = True
                     await call.write(message.SerializeToString())
+                    self._writing = False
                     self._metrics.messages_sent += 1
                     self._room.set()
                 elif self._closing.is_set() and not self._answering:

@@ -20,7 +20,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs bench bench-core openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -60,6 +60,9 @@ simulate: install-dev ## random lives of a cluster with an auditor beside them (
 
 simulate-gangs: install-dev ## random lives with gangs, twice under another hash seed (SEEDS=2000 STEPS=300; SEED=17 for one)
 	@PYTHONPATH=tests $(BIN)/python -m simulation.gangs $(LIVES)
+
+simulate-callbacks: install-dev ## random lives with an RM that is asked, twice under another hash seed (SEEDS=1000 STEPS=80; SEED=17 for one)
+	@PYTHONPATH=tests $(BIN)/python -m simulation.callbacks $(LIVES)
 
 check: install-dev ## style, types, who imports whom, stubs and locks
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from muster_bus.log import Record
 from muster_bus.topics import parse_state_key
@@ -18,7 +19,7 @@ from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm
 from simulation import gangs_worlds, worlds
-from simulation.books import SECOND_NS, must
+from simulation.books import SECOND_NS, Document, must
 from simulation.callbacks_laws import Laws
 from simulation.callbacks_manager import ResourceManager, manners
 from simulation.hearing import plain
@@ -43,10 +44,12 @@ class CallbackLife:
     def __init__(self, seed: int, tally: Counter[str] | None = None, *, check_core: bool = True) -> None:
         self.dice = random.Random(seed)
         self.tally: Counter[str] = tally if tally is not None else Counter()
-        self.world = seed % gangs_worlds.WORLDS
-        self.document = gangs_worlds.world(self.world, self.dice.randrange(gangs_worlds.VARIANTS))
+        # (Two in three are small worlds, in which gangs, limits and preemption meet often; one has queues of any kind.)
+        number = None if seed % 3 == 2 else seed % gangs_worlds.WORLDS
+        self.document = _general(worlds.world(self.dice)) if number is None else gangs_worlds.world(number, 0)
         self.laws = Laws(self.tally)
-        self.rm = ResourceManager(self.dice, manners(self.dice), self.world, self.tally)
+        another = partial(self._another, number)
+        self.rm = ResourceManager(self.dice, manners(self.dice), another, self.tally)
         self.digest = hashlib.sha256()
         self.now_ns = BEGIN_NS
         self.steps = 0
@@ -64,6 +67,15 @@ class CallbackLife:
     def partition(self) -> Partition:
         """The only one."""
         return self.core.partitions["default"]
+
+    def _another(self, number: int | None) -> Document:
+        """Another configuration, valid in itself."""
+        if number is not None:
+            return gangs_worlds.world(number, self.dice.randrange(gangs_worlds.VARIANTS))
+        while True:
+            document = _general(worlds.another(self.dice, self.document))
+            if worlds.read(worlds.text_of(document)) is not None:
+                return document
 
     # ---- registration, restarts ------------------------------------------------------------------------------------
 
@@ -112,6 +124,7 @@ class CallbackLife:
         self.compare()
         questions = self.partition.questions.open
         self.tally["restart: with open questions"] += bool(questions)
+        self.tally["restart: with refusals"] += any(node.refused_by for node in self.partition.nodes.values())
         core = self.folded()
         core.activate(self.now_ns, self._decided_ns)
         self.core = core
@@ -311,6 +324,11 @@ class CallbackLife:
             for ask in app.asks.values():
                 refused = ask.refusals.nodes if ask.refusals is not None else {}
                 must(not refused, "settled", f"{ask}: {refused} refused, and the RM agrees to all")
+
+
+def _general(document: Document) -> Document:
+    """With one partition."""
+    return {"partitions": document["partitions"][:1]}
 
 
 def _as_folded(key: bytes, value: bytes) -> bytes:

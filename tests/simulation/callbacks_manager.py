@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from muster_scheduler.core.commands import (
@@ -129,10 +129,12 @@ class ResourceManager:
     :ivar patient: the end: it agrees to all, at once, and its stream is there.
     """
 
-    def __init__(self, dice: random.Random, manners: Manners, world: int, tally: Counter[str]) -> None:
+    def __init__(
+        self, dice: random.Random, manners: Manners, another: Callable[[], Document], tally: Counter[str]
+    ) -> None:
         self._dice = dice
         self.manners = manners
-        self._world = world
+        self._another = another
         self._step = 0
         self._number = 0
         self._due: list[tuple[int, Fact]] = []
@@ -268,7 +270,7 @@ class ResourceManager:
                 gone = NodeItem(node_id, NodeAction.DECOMISSION, partition=partition.name)
                 return UpdateNodes((gone,) if again is None else (gone, again))
             case "reload":
-                self.offered = gangs_worlds.world(self._world, dice.randrange(gangs_worlds.VARIANTS))
+                self.offered = self._another()
                 config = worlds.read(worlds.text_of(self.offered))
                 assert config is not None
                 return UpdateConfiguration(config)

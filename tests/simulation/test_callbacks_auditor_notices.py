@@ -1,0 +1,300 @@
+"""The auditor of callbacks notices: the core is broken on purpose, one thing at a time, and in a few lives it says so.
+
+Not an assertion of the core, nor its invariants, which are not looked at here: the core must have no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import pytest
+from muster_scheduler.core.gangs import Gangs
+from muster_scheduler.core.inquiries import CallbackPolicy, Inquiry, InquiryKind, Refusals
+from muster_scheduler.core.node_index import NodeIndex
+from muster_scheduler.core.objects import Allocation, Ask, AskGroup, Ledger, Node
+from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.questions import Questions
+from muster_scheduler.core.waiting import Waiting
+from simulation.books import AuditFailure
+from simulation.callbacks_life import CallbackLife
+from simulation.noticing import must_be_noticed
+
+SEEDS = range(60)
+STEPS = 70
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
+    """Whatever the RM says, it is placed."""
+    whole = Questions.answer
+
+    def yes(
+        self: Questions, question: int, fits: bool, reason: str, out: Outcome, now_ns: int, *, unanswered: bool = False
+    ) -> None:
+        whole(self, question, fits or not unanswered, reason, out, now_ns, unanswered=unanswered)
+
+    patch.setattr(Questions, "answer", yes)
+
+
+def _silence_is_a_yes(patch: pytest.MonkeyPatch) -> None:
+    """No answer in time lets it be placed."""
+    whole = Questions.answer
+
+    def yes(
+        self: Questions, question: int, fits: bool, reason: str, out: Outcome, now_ns: int, *, unanswered: bool = False
+    ) -> None:
+        whole(self, question, fits or unanswered, reason, out, now_ns)
+
+    patch.setattr(Questions, "answer", yes)
+
+
+def _not_counted_in_limits(patch: pytest.MonkeyPatch) -> None:
+    """What is proposed does not count in its queues."""
+    whole = Questions._book
+
+    def on_node_only(self: Questions, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
+        whole(self, inquiry, sign, again=again)
+        for ledger in inquiry.ask.app.ledgers:
+            for number, value in inquiry.ask.shape.items:
+                ledger.allocated[number] -= sign * value
+
+    patch.setattr(Questions, "_book", on_node_only)
+
+
+def _not_counted_on_nodes(patch: pytest.MonkeyPatch) -> None:
+    """What is proposed does not count on its node."""
+    whole = Questions._book
+
+    def in_limits_only(self: Questions, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
+        node = inquiry.booked
+        assert node is not None
+        for number, value in inquiry.ask.shape.items:
+            node.available[number] += sign * value
+        whole(self, inquiry, sign, again=again)
+
+    patch.setattr(Questions, "_book", in_limits_only)
+
+
+def _not_counted_as_running(patch: pytest.MonkeyPatch) -> None:
+    """An application that is asked about takes no place of a running one."""
+    whole = Questions._book
+
+    def not_running(self: Questions, inquiry: Inquiry, sign: int, *, again: bool = False) -> None:
+        whole(self, inquiry, sign, again=again)
+        inquiry.ask.app.proposed = 0
+
+    patch.setattr(Questions, "_book", not_running)
+
+
+def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
+    """What is given back after a no wakes nobody who waits for room."""
+    whole = Questions._give_back
+
+    def quietly(self: Questions, inquiry: Inquiry) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Waiting, "node_gained", lambda self, node: None)
+            whole(self, inquiry)
+
+    patch.setattr(Questions, "_give_back", quietly)
+
+
+def _limits_wake_nobody(patch: pytest.MonkeyPatch) -> None:
+    """What is given back after a no wakes nobody who waits at a limit."""
+    whole = Questions._give_back
+
+    def quietly(self: Questions, inquiry: Inquiry) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Waiting, "ledgers_gained", lambda self, app: None)
+            whole(self, inquiry)
+
+    patch.setattr(Questions, "_give_back", quietly)
+
+
+def _refused_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Refusals are not forgotten when the pause is over."""
+    patch.setattr(Questions, "retry", lambda self, refusals, out, now_ns: None)
+
+
+def _forgotten_and_not_tried(patch: pytest.MonkeyPatch) -> None:
+    """Refusals are forgotten, and nobody looks again."""
+
+    def forget_only(self: Questions, refusals: Refusals, out: Outcome, now_ns: int) -> None:
+        refusals.until_ns = 0
+        self._forget(refusals.ask, list(refusals.nodes))
+        out.touch(refusals.ask, self._partition.name)
+
+    patch.setattr(Questions, "retry", forget_only)
+
+
+def _asked_at_once_again(patch: pytest.MonkeyPatch) -> None:
+    """A refused node is looked at as any other."""
+    whole = NodeIndex.fitting
+    patch.setattr(NodeIndex, "fitting", lambda self, items, but, count: whole(self, items, (), count))
+
+
+def _the_same_numbers(patch: pytest.MonkeyPatch) -> None:
+    """After a restart the numbers of questions begin anew."""
+    whole = Questions.activate
+
+    def small(self: Questions) -> None:
+        whole(self)
+        numbers = iter(range(1, 1 << 30))
+        self.number = lambda: next(numbers)
+
+    patch.setattr(Questions, "activate", small)
+
+
+def _asked_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """The grace after the stream was lost has no end."""
+    whole = Questions.take_policy
+
+    def patient(self: Questions, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
+        whole(self, replace(policy, waits=True), out, now_ns)
+
+    patch.setattr(Questions, "take_policy", patient)
+
+
+def _preempts_unasked(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked before a preemption."""
+    patch.setattr(Questions, "may_preempt", lambda self, ask, node, victims, out, now_ns: True)
+
+
+def _preempts_others(patch: pytest.MonkeyPatch) -> None:
+    """A yes to any preemption for an ask is a yes to all."""
+
+    def any_yes(
+        self: Questions, ask: Ask, node: Node | None, victims: Sequence[Allocation], out: Outcome, now_ns: int
+    ) -> bool:
+        return self._agreed.pop(ask, None) is not None or whole(self, ask, node, victims[:1], out, now_ns)
+
+    whole = Questions.may_preempt
+    patch.setattr(Questions, "may_preempt", any_yes)
+
+
+def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
+    """A placeholder makes room at once."""
+
+    def at_once(
+        self: Questions,
+        ask: Ask,
+        group: AskGroup,
+        placeholder: Allocation,
+        node: Node,
+        out: Outcome,
+        now_ns: int,
+    ) -> None:
+        self._partition.gangs.agreed(placeholder, ask, node, out, now_ns)
+
+    patch.setattr(Questions, "court", at_once)
+
+
+def _replaced_elsewhere(patch: pytest.MonkeyPatch) -> None:
+    """Who takes a placeholder's place runs where there is room, whatever was agreed to."""
+    whole = Gangs.swap
+
+    def anywhere(self: Gangs, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
+        placeholder.agreed_node = ""
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Questions, "refused", lambda self, ask: ())
+            whole(self, placeholder, out, now_ns, elsewhere=elsewhere)
+
+    patch.setattr(Gangs, "swap", anywhere)
+
+
+def _courted_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A placeholder whose ask was refused stays courted."""
+    patch.setattr(Gangs, "uncourt", lambda self, placeholder: None)
+
+
+def _asks_on_for_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """Questions about asks that are gone stay open."""
+    patch.setattr(Questions, "ask_gone", lambda self, ask, out: None)
+
+
+def _kept_refusals_of_dead_nodes(patch: pytest.MonkeyPatch) -> None:
+    """A node that is gone stays refused."""
+    whole = Questions.node_gone
+
+    def keep(self: Questions, node: Node, out: Outcome, now_ns: int) -> None:
+        kept = dict(node.refused_by)
+        node.refused_by.clear()
+        whole(self, node, out, now_ns)
+        node.refused_by.update(kept)
+
+    patch.setattr(Questions, "node_gone", keep)
+
+
+def _not_recorded(patch: pytest.MonkeyPatch) -> None:
+    """That the RM is asked no more is not recorded."""
+    whole = Questions._close
+
+    def silently(self: Questions, inquiry: Inquiry, out: Outcome | None) -> None:
+        whole(self, inquiry, Outcome() if out is not None else None)
+
+    patch.setattr(Questions, "_close", silently)
+
+
+def _told_unasked(patch: pytest.MonkeyPatch) -> None:
+    """Scheduling states are told to everybody."""
+    whole = Questions.take_policy
+
+    def wanting(self: Questions, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
+        whole(self, policy, out, now_ns)
+        self.states = True
+
+    patch.setattr(Questions, "take_policy", wanting)
+
+
+def _more_than_wanted(patch: pytest.MonkeyPatch) -> None:
+    """An ask that is asked about is tried on."""
+    patch.setattr(Inquiry, "holds_out", property(lambda self: self.kind is InquiryKind.REPLACE))
+
+
+def _full_all_the_same(patch: pytest.MonkeyPatch) -> None:
+    """Queues and users run as many applications as come."""
+    patch.setattr(Ledger, "is_full", property(lambda self: False))
+
+
+BREAKS: dict[Break, Collection[str]] = {
+    _a_no_is_a_yes: {"allocation"},
+    _silence_is_a_yes: {"allocation"},
+    _not_counted_in_limits: {"limit"},
+    _not_counted_on_nodes: {"node"},
+    _not_counted_as_running: {"max applications"},
+    _nobody_is_woken: {"left pending"},
+    _limits_wake_nobody: {"left pending"},
+    _refused_for_ever: {"leak", "settled"},
+    _forgotten_and_not_tried: {"left pending"},
+    _asked_at_once_again: {"asked again"},
+    _the_same_numbers: {"question"},
+    _asked_for_ever: {"question"},
+    _preempts_unasked: {"preemption"},
+    _preempts_others: {"preemption"},
+    _replaces_unasked: {"replacement"},
+    _replaced_elsewhere: {"replaced"},
+    _courted_for_ever: {"leak"},
+    _asks_on_for_the_dead: {"leak"},
+    _kept_refusals_of_dead_nodes: {"leak"},
+    _not_recorded: {"record"},
+    _told_unasked: {"state"},
+    _more_than_wanted: {"twice", "leak"},
+    _full_all_the_same: {"max applications"},
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda each: each.__name__.strip("_"))
+def test_the_auditor_notices(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+
+    def noticed_in(seed: int) -> list[str]:
+        try:
+            CallbackLife(seed, check_core=False).live(STEPS)
+        except AuditFailure as failure:
+            return [failure.check]
+        except Exception as error:
+            return [type(error).__name__]
+        return []
+
+    must_be_noticed(broken.__doc__ or "", set(BREAKS[broken]), SEEDS, noticed_in)

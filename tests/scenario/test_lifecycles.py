@@ -43,6 +43,7 @@ SETTINGS = (
     "gateway.lease_ttl_s=0.5",
     "scheduler.worker.idle_wait_s=0.05",
     "log.partitions=2",
+    "log.kafka_linger_ms=0",
 )
 EMBEDDED = pytest.param("embedded", marks=pytest.mark.xdist_group("lifecycles embedded"))
 KAFKA = pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.redis, pytest.mark.xdist_group("lifecycles kafka")])

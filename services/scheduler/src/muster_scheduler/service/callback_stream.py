@@ -8,8 +8,8 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 
 from muster_scheduler.core.commands import Answer, Answers
-from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.properties import parse_duration_ns
+from muster_scheduler.core.inquiries import SECOND_NS, CallbackPolicy
+from muster_scheduler.core.properties import duration_text, parse_duration_ns
 from muster_scheduler.follower import RmInfo
 
 # Keys of a registration's extraConfig.
@@ -18,6 +18,15 @@ RETRY_KEY = "muster.callbacks.retry"
 GRACE_KEY = "muster.callbacks.grace"
 ABSENT_KEY = "muster.callbacks.absent"
 WAIT, ACCEPT = "wait", "accept"
+_SHOWN_MAX = 256  # characters of a value in a warning
+
+# What each may be. Shorter ones would keep the scheduler busy with one RM's questions at the cost of all others; added
+# to now in nanoseconds even the longest stays far within an int64.
+_BOUNDS_NS = {
+    TIMEOUT_KEY: (SECOND_NS // 10, 3600 * SECOND_NS),
+    RETRY_KEY: (SECOND_NS, 3600 * SECOND_NS),
+    GRACE_KEY: (0, 24 * 3600 * SECOND_NS),
+}
 
 
 def policy_of(info: RmInfo) -> CallbackPolicy:
@@ -35,7 +44,7 @@ def policy_of(info: RmInfo) -> CallbackPolicy:
         since_ns=info.callbacks_since_ns,
         timeout_ns=_duration_ns(extra, TIMEOUT_KEY, default.timeout_ns),
         retry_ns=_duration_ns(extra, RETRY_KEY, default.retry_ns),
-        grace_ns=_duration_ns(extra, GRACE_KEY, default.grace_ns, least_ns=0),
+        grace_ns=_duration_ns(extra, GRACE_KEY, default.grace_ns),
         waits=waits,
     )
 
@@ -73,16 +82,13 @@ def answers(message: callbacks_pb2.FromResourceManager) -> Answers:
 def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     """What of the registration's extraConfig about callbacks has no effect: warnings."""
     found = []
-    for key, least_ns in ((TIMEOUT_KEY, 1), (RETRY_KEY, 1), (GRACE_KEY, 0)):
-        if key in extra:
-            try:
-                if parse_duration_ns(extra[key]) < least_ns:
-                    raise ValueError
-            except ValueError:
-                found.append((key, f"{extra[key]!r}, expected a duration such as 10s"))
+    for key, (least_ns, most_ns) in _BOUNDS_NS.items():
+        if key in extra and _read_ns(extra, key) is None:
+            bounds = f"from {duration_text(least_ns)} to {duration_text(most_ns)}"
+            found.append((key, f"{extra[key][:_SHOWN_MAX]!r}, expected a duration such as 10s, {bounds}"))
     absent = extra.get(ABSENT_KEY, ACCEPT).strip().lower()
     if absent not in (WAIT, ACCEPT):
-        found.append((ABSENT_KEY, f"{extra[ABSENT_KEY]!r}, expected {ACCEPT} or {WAIT}"))
+        found.append((ABSENT_KEY, f"{extra[ABSENT_KEY][:_SHOWN_MAX]!r}, expected {ACCEPT} or {WAIT}"))
     return [
         pb.ConfigProblem(
             severity=pb.ConfigProblem.WARNING, path=f"extraConfig[{key}]", message=f"{why}: the default holds"
@@ -91,9 +97,16 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     ]
 
 
-def _duration_ns(extra: Mapping[str, str], key: str, default_ns: int, least_ns: int = 1) -> int:
+def _duration_ns(extra: Mapping[str, str], key: str, default_ns: int) -> int:
+    found_ns = _read_ns(extra, key)
+    return default_ns if found_ns is None else found_ns
+
+
+def _read_ns(extra: Mapping[str, str], key: str) -> int | None:
+    """The duration that is said; None: none, or one that cannot be."""
+    least_ns, most_ns = _BOUNDS_NS[key]
     try:
-        found_ns = parse_duration_ns(extra[key]) if key in extra else default_ns
-    except ValueError:
-        return default_ns
-    return found_ns if found_ns >= least_ns else default_ns
+        found_ns = parse_duration_ns(extra[key])
+    except (KeyError, ValueError):
+        return None
+    return found_ns if least_ns <= found_ns <= most_ns else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster_scheduler.core.commands import (
     Answers,
@@ -46,6 +46,7 @@ class Question:
 
     fact: PredicatesAsked | PreemptionPredicatesAsked
     demand: Demand | None
+    last_victim: int = -1
 
     @property
     def about(self) -> tuple[str, str]:
@@ -145,7 +146,7 @@ class Laws:
                 self.tally["answer: nobody's"] += 1
                 continue
             if answer.fits:
-                self._agreed[answer.question] = question
+                self._agreed[answer.question] = replace(question, last_victim=answer.last_victim)
             elif answer.question in before and _is_refused(core, question):
                 # (Else a better node was agreed to already: then what is said of others does not matter.)
                 self._note_refusal(question, now_ns, unanswered=False)
@@ -246,7 +247,7 @@ class Laws:
                 said = question.fact
                 if not isinstance(said, PreemptionPredicatesAsked) or question.about != about:
                     continue
-                if (fact.app_id, fact.key) in said.victims:
+                if (fact.app_id, fact.key) in said.victims[: max(said.least, question.last_victim + 1)]:
                     preempted.add(about)
                     self.tally["preemption: agreed"] += 1
                     return

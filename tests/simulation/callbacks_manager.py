@@ -173,7 +173,11 @@ class ResourceManager:
                 self.tally["RM: a question is never answered"] += 1
                 continue
             no = self.refuses(fact, now_ns)
-            found.append(Answer(fact.question, not no, f"{fact.node_id} will not do" if no else ""))
+            last = -1
+            if isinstance(fact, PreemptionPredicatesAsked) and dice.random() < 0.5:
+                last = dice.randrange(-1, len(fact.victims) + 1)
+                self.tally["RM: wants further victims gone"] += fact.least <= last
+            found.append(Answer(fact.question, not no, f"{fact.node_id} will not do" if no else "", last))
             self.tally[f"RM: says {'no' if no else 'yes'} to {type(fact).__name__}"] += 1
             if dice.random() < 0.05:
                 found.append(found[-1]._replace(fits=dice.random() < 0.5))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from muster_scheduler.core.gangs import Gangs
@@ -30,10 +31,8 @@ def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     """Whatever the RM says, it is placed."""
     whole = Questions.answer
 
-    def yes(
-        self: Questions, question: int, fits: bool, reason: str, out: Outcome, now_ns: int, *, unanswered: bool = False
-    ) -> None:
-        whole(self, question, fits or not unanswered, reason, out, now_ns, unanswered=unanswered)
+    def yes(self: Questions, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False) -> None:
+        whole(self, question, fits or not unanswered, *said, index=index, unanswered=unanswered)
 
     patch.setattr(Questions, "answer", yes)
 
@@ -42,10 +41,8 @@ def _silence_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     """No answer in time lets it be placed."""
     whole = Questions.answer
 
-    def yes(
-        self: Questions, question: int, fits: bool, reason: str, out: Outcome, now_ns: int, *, unanswered: bool = False
-    ) -> None:
-        whole(self, question, fits or unanswered, reason, out, now_ns)
+    def yes(self: Questions, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False) -> None:
+        whole(self, question, fits or unanswered, *said, index=index)
 
     patch.setattr(Questions, "answer", yes)
 
@@ -158,19 +155,37 @@ def _asked_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def _preempts_unasked(patch: pytest.MonkeyPatch) -> None:
     """Nobody is asked before a preemption."""
-    patch.setattr(Questions, "may_preempt", lambda self, ask, node, victims, out, now_ns: True)
+    patch.setattr(Questions, "may_preempt", lambda self, ask, node, victims, further, out, now_ns: frozenset())
 
 
 def _preempts_others(patch: pytest.MonkeyPatch) -> None:
     """A yes to any preemption for an ask is a yes to all."""
 
     def any_yes(
-        self: Questions, ask: Ask, node: Node | None, victims: Sequence[Allocation], out: Outcome, now_ns: int
-    ) -> bool:
-        return self._agreed.pop(ask, None) is not None or whole(self, ask, node, victims[:1], out, now_ns)
+        self: Questions,
+        ask: Ask,
+        node: Node | None,
+        victims: Sequence[Allocation],
+        further: Sequence[Allocation],
+        out: Outcome,
+        now_ns: int,
+    ) -> frozenset[Allocation] | None:
+        if self._agreed.pop(ask, None) is not None:
+            return frozenset()
+        return whole(self, ask, node, victims[:1], (), out, now_ns)
 
     whole = Questions.may_preempt
     patch.setattr(Questions, "may_preempt", any_yes)
+
+
+def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
+    """All who may go do, however few the RM wants gone."""
+    whole = Questions.answer
+
+    def all_of_them(self: Questions, *arguments: Any, **named: Any) -> None:
+        whole(self, *arguments, **{**named, "index": 1 << 20})
+
+    patch.setattr(Questions, "answer", all_of_them)
 
 
 def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
@@ -272,6 +287,7 @@ BREAKS: dict[Break, Collection[str]] = {
     _asked_for_ever: {"question"},
     _preempts_unasked: {"preemption"},
     _preempts_others: {"preemption"},
+    _preempts_too_many: {"preemption"},
     _replaces_unasked: {"replacement"},
     _replaced_elsewhere: {"replaced"},
     _courted_for_ever: {"leak"},

@@ -848,9 +848,9 @@ PREEMPTING = (
 )
 
 
-def preempting(nodes_count: int = 2, **more: Any) -> Asking:
+def preempting(nodes_count: int = 2, queues: str = PREEMPTING, **more: Any) -> Asking:
     """A queue below its guarantee, and nodes that another one fills. The RM agrees to all that is placed."""
-    rm = Asking(PREEMPTING, partition="reservation: {enabled: false}, ", **more)
+    rm = Asking(queues, partition="reservation: {enabled: false}, ", **more)
     rm.do(nodes(NodeAction.CREATE, {f"n{number}": {"m": 4} for number in range(nodes_count)}))
     rm.app("poor", "root.poor")
     victims = items(" ".join(f"v{number}" for number in range(nodes_count * 2)), 2)
@@ -866,8 +866,7 @@ def test_nobody_is_told_to_go_before_the_rm_agrees() -> None:
     rm = preempting()
     (question,) = rm.pile
     assert isinstance(question, PreemptionPredicatesAsked)
-    assert question.key == "p"
-    assert len(question.victims) == 1
+    assert (question.key, question.least) == ("p", 1)
     out = rm.yes()
     assert told(out, Termination.PREEMPTED_BY_SCHEDULER) == [question.victims[0][1]]
     rm.release("poor", question.victims[0][1], Termination.PREEMPTED_BY_SCHEDULER)
@@ -875,6 +874,49 @@ def test_nobody_is_told_to_go_before_the_rm_agrees() -> None:
     rm.yes()
     assert rm.placed("rich") == {"p": question.node_id}
     assert rm.is_quiet()
+
+
+def test_the_rm_may_want_more_gone_than_room_asks_for_and_they_go_in_the_order_of_the_question() -> None:
+    rm = preempting()
+    (question,) = rm.pile
+    assert isinstance(question, PreemptionPredicatesAsked)
+    on_node = {key for key, node in rm.placed("poor").items() if node == question.node_id}
+    assert question.least == 1
+    assert {key for _, key in question.victims} == on_node
+    assert len(question.victims) == 2
+    out = rm.answer(Answer(question.question, True, last_victim=1))
+    assert told(out, Termination.PREEMPTED_BY_SCHEDULER) == [key for _, key in question.victims]
+
+
+@pytest.mark.parametrize(("last_victim", "going"), [(-1, 1), (0, 1), (1, 2), (7, 2), (-(1 << 31), 1)])
+def test_an_index_out_of_bounds_is_taken_for_the_nearest(last_victim: int, going: int) -> None:
+    rm = preempting()
+    (question,) = rm.pile
+    out = rm.answer(Answer(question.question, True, last_victim=last_victim))
+    assert len(told(out, Termination.PREEMPTED_BY_SCHEDULER)) == going
+
+
+def test_further_victims_leave_every_queue_its_guarantee() -> None:
+    """Of two that could go, the guarantee of their queue lets one."""
+    guarded = PREEMPTING.replace("{name: poor}", "{name: poor, resources: {guaranteed: {m: 2}}}")
+    rm = preempting(1, queues=guarded)
+    (question,) = rm.pile
+    assert isinstance(question, PreemptionPredicatesAsked)
+    assert (question.least, len(question.victims)) == (1, 1)
+
+
+def test_a_further_victim_that_cannot_go_any_more_is_asked_about_anew() -> None:
+    rm = preempting(1)
+    (question,) = rm.pile
+    assert isinstance(question, PreemptionPredicatesAsked)
+    kept = question.victims[1][1]
+    held = rm.application("poor").allocations[kept]
+    rm.want("poor", item(kept, 2, node_id=held.node_id, has_preemption_policy=True))  # it opts out
+    out = rm.answer(Answer(question.question, True, last_victim=1))
+    assert not told(out, Termination.PREEMPTED_BY_SCHEDULER)
+    (again,) = rm.pile
+    assert isinstance(again, PreemptionPredicatesAsked)
+    assert [key for _, key in again.victims] == [question.victims[0][1]]
 
 
 def test_when_it_does_not_another_node_is_asked_about_and_nobody_there_goes() -> None:

@@ -33,11 +33,11 @@ def test_predicates_name_ask_node_and_purpose() -> None:
         assert asked == (7, "x", "default", 99)
 
 
-def test_preemption_predicates_name_the_victims_all_of_which_are_needed() -> None:
+def test_preemption_predicates_name_the_victims_and_how_many_of_them_go_in_any_case() -> None:
     victims = (("y", "a"), ("z", "b"), ("y", "c"))
-    (question,) = _said(PreemptionPredicatesAsked(8, "p", "x", "k", "n1", victims, 99)).preemption_predicates
+    (question,) = _said(PreemptionPredicatesAsked(8, "p", "x", "k", "n1", victims, 2, 99)).preemption_predicates
     assert question.args == si.PreemptionPredicatesArgs(
-        allocationKey="k", nodeID="n1", preemptAllocationKeys=["a", "b", "c"], startIndex=2
+        allocationKey="k", nodeID="n1", preemptAllocationKeys=["a", "b", "c"], startIndex=1
     )
     assert list(question.preempt_application_ids) == ["y", "z", "y"]
     asked = (question.id, question.application_id, question.partition_name, question.deadline_ns)

@@ -275,9 +275,10 @@ class Claims:
             found = preemption.search(partition, asking, now_ns)
             if isinstance(found, PreemptionNo):
                 return True, found
-            if not self._agreed(found, asking, out, now_ns):
+            agreed = self._agreed(found, asking, out, now_ns)
+            if agreed is None:
                 return True, None
-            self.carry_out(found, asking, out, now_ns)
+            self.carry_out(agreed, asking, out, now_ns)
         return True, None
 
     def _preempt_on_required_node(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
@@ -286,13 +287,18 @@ class Claims:
         found = preemption.search_required_node(self._partition, head, head.reserved, now_ns)
         if isinstance(found, PreemptionNo):
             self._say_no(waitlist, found, out)
-        elif self._agreed(found, head, out, now_ns):
-            self.carry_out(found, head, out, now_ns)
+        elif (agreed := self._agreed(found, head, out, now_ns)) is not None:
+            self.carry_out(agreed, head, out, now_ns)
 
-    def _agreed(self, plan: preemption.Plan, asking: Ask, out: Outcome, now_ns: int) -> bool:
-        """Whether the RM agrees to the plan. If it has to be asked, its yes brings the list its turn again."""
+    def _agreed(self, plan: preemption.Plan, asking: Ask, out: Outcome, now_ns: int) -> preemption.Plan | None:
+        """The plan as the RM agrees to it, perhaps with further victims; None: it has to be asked.
+
+        Its yes brings the list its turn again.
+        """
         victims = [victim.allocation for victim in plan.victims]
-        return self._partition.questions.may_preempt(asking, plan.node, victims, out, now_ns)
+        further = [entry.allocation for entry in plan.further]
+        more = self._partition.questions.may_preempt(asking, plan.node, victims, further, out, now_ns)
+        return None if more is None else preemption.with_further(plan, more, asking, now_ns)
 
     def carry_out(self, plan: preemption.Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
         """Tells the victims to go, and keeps the node free for the ask."""

@@ -161,11 +161,13 @@ class Answer(NamedTuple):
     """The RM's answer to one question.
 
     :param reason: why not, in its words.
+    :param last_victim: of those who may go, the last one that must, from 0; -1: as few as there is room with.
     """
 
     question: int
     fits: bool
     reason: str = ""
+    last_victim: int = -1
 
 
 @dataclass(frozen=True, slots=True)

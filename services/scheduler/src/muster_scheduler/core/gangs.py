@@ -220,6 +220,8 @@ class Gangs:
                 gang.proposed.pop(number, None)
         if sign > 0:  # else it is placed now, or :meth:`not_placed` follows
             self._promise(gang)
+            if gang.phase is GangPhase.WAITING:
+                self._partition.waiting.wake_gangs_beside(ask.app)  # it took its room: others may come
 
     def not_placed(self, app: Application) -> None:
         """The RM did not agree. A gang of which nothing is placed nor proposed starts again as a whole."""
@@ -588,7 +590,9 @@ class Gangs:
         required = ask.demand.required_node
         own = partition.nodes.get(placeholder.node_id)
         agreed, refused = placeholder.agreed_node, partition.questions.refused(ask)
-        for node in (own, ask.reserved):
+        # (After a restart it is not known what was agreed to: if a node is kept for the ask, it was that one.)
+        kept_first = partition.questions.predicates and not agreed
+        for node in (ask.reserved, own) if kept_first else (own, ask.reserved):
             if node is None or node.node_id in refused or (agreed and node.node_id != agreed):
                 continue
             if (node.usable or required) and fits(items, node.available):

@@ -78,11 +78,25 @@ class Inquiry:
     :ivar booked: the node on which it counts; None: on none.
     :ivar due_ns: when it is too late for an answer.
     :ivar placeholder: of REPLACE, the one that would make room.
-    :ivar victims: of PREEMPT, those who would go.
+    :ivar victims: of PREEMPT, those who may go, in order; the first ``least`` of them go in any case, and the RM says
+        with a yes up to which, ``going`` of them in all.
     :ivar gone: it is settled, or withdrawn.
     """
 
-    __slots__ = ("answers", "ask", "asked", "booked", "due_ns", "gone", "kind", "nodes", "placeholder", "victims")
+    __slots__ = (
+        "answers",
+        "ask",
+        "asked",
+        "booked",
+        "due_ns",
+        "going",
+        "gone",
+        "kind",
+        "least",
+        "nodes",
+        "placeholder",
+        "victims",
+    )
 
     def __init__(self, kind: InquiryKind, ask: Ask, nodes: dict[int, Node], now_ns: int, due_ns: int) -> None:
         self.kind = kind
@@ -93,7 +107,8 @@ class Inquiry:
         self.booked: Node | None = None
         self.due_ns = due_ns
         self.placeholder: Allocation | None = None
-        self.victims: frozenset[Allocation] = frozenset()
+        self.victims: tuple[Allocation, ...] = ()
+        self.least = self.going = 0
         self.gone = False
 
     @property

@@ -187,7 +187,8 @@ class PredicatesAsked(NamedTuple):
 class PreemptionPredicatesAsked(NamedTuple):
     """The RM is asked whether the ask may go to the node once these are gone (seed 000, PreemptionPredicatesArgs).
 
-    :ivar victims: (application id, allocation key), in the order in which they would be told.
+    :ivar victims: (application id, allocation key), in the order in which they would be told; the first ``least`` go in
+        any case, the others if the RM says so.
     """
 
     question: int
@@ -196,6 +197,7 @@ class PreemptionPredicatesAsked(NamedTuple):
     key: str
     node_id: str
     victims: tuple[tuple[str, str], ...]
+    least: int
     due_ns: int
 
 

@@ -8,8 +8,8 @@ the rules, and the laws that every plan keeps.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster_scheduler.core import preemption_quota, preemption_victims
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 NODES_COMPARED_MAX = 32
 # Victims that are not on the node itself, to get below a limit, are chosen among so many.
 ELSEWHERE_MAX = 256
+# Victims beyond those that room asks for, which the RM may want gone too.
+FURTHER_MAX = 16
 # Steps of the search, for one node and in all: an allocation looked at, taken or undone is one. (100,000 are ≈ 0.1 s.)
 STEPS_PER_NODE_MAX = 2_000
 STEPS_MAX = 200_000
@@ -58,10 +60,15 @@ class Plan:
 
     :param node: where the ask will go; kept free for it.
     :param victims: in the order in which they are told.
+    :param entries: the same, as they were chosen.
+    :param further: who else could go from the node, should the RM want more gone than room asks for (seed 000,
+        PreemptionPredicates); the first ones first, and so many of them from the first on as it wants.
     """
 
     node: Node | None
     victims: tuple[Victim, ...]
+    entries: tuple[Entry, ...] = field(default=(), compare=False, repr=False)
+    further: tuple[Entry, ...] = field(default=(), compare=False, repr=False)
 
 
 def search(partition: Partition, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
@@ -108,7 +115,8 @@ def search_required_node(partition: Partition, ask: Ask, node: Node, now_ns: int
     chosen = cover(entries, numbers, needs, Budget(STEPS_MAX), STEPS_MAX)
     if not chosen:
         return PreemptionNo.NOT_ENOUGH_VICTIMS
-    return _plan(ask, node, chosen, now_ns)
+    others = [entry for entry in entries if entry not in chosen and entry.gang is None]
+    return replace(_plan(ask, node, chosen, now_ns), further=tuple(others[:FURTHER_MAX]))
 
 
 def search_quota(partition: Partition, queue: Queue, now_ns: int) -> tuple[Victim, ...]:
@@ -125,6 +133,14 @@ def search_quota(partition: Partition, queue: Queue, now_ns: int) -> tuple[Victi
         shares = (queue_share(leaf), after[leaf], over_before, over_after)
         victims.append(Victim(allocation, Preempted(PreemptionRule.QUOTA, "", "", queue.path, now_ns, *shares)))
     return tuple(victims)
+
+
+def with_further(plan: Plan, more: Collection[Allocation], ask: Ask, now_ns: int) -> Plan:
+    """The plan with those of its further victims who must go too."""
+    if not more or plan.node is None:
+        return plan
+    added = [entry for entry in plan.further if entry.allocation in more]
+    return _plan(ask, plan.node, [*plan.entries, *added], now_ns)
 
 
 def carried_out(partition: Partition, plan: Plan, ask: Ask, version: int) -> None:
@@ -257,7 +273,33 @@ class _Search:
                         break
                 if found.node is not None or self._budget.steps < 0:
                     break
-        return None if found.node is None else _plan(self._ask, found.node, found.entries, self._now_ns)
+        if found.node is None:
+            return None
+        plan = _plan(self._ask, found.node, found.entries, self._now_ns)
+        if not self._partition.questions.preemption:
+            return plan
+        return replace(plan, further=self._further(found.node, found.entries))
+
+    def _further(self, node: Node, chosen: list[Entry]) -> tuple[Entry, ...]:
+        """Who else may go from the node, in order: with any number of them no queue falls under its guarantee."""
+        going = {member for entry in chosen for member in entry.members}
+        found: list[Entry] = []
+        for allocation in node.allocations.values():
+            branch = self._branches.get(allocation.app.queue) if allocation.app is not None else None
+            alone = branch is not None and not (branch.whole_gangs and goes_whole(allocation))
+            if branch is not None and alone and allocation not in going and self._is_victim(allocation, branch):
+                found.append(Entry(allocation, branch, rank_of(allocation), (), 0.0))
+        found.sort(key=_order)
+        taken = list(chosen)
+        for entry in chosen:
+            entry.take(1)
+        for entry in found:
+            if len(taken) - len(chosen) < FURTHER_MAX and entry.branch.allows(entry.items):
+                entry.take(1)
+                taken.append(entry)
+        for entry in taken:
+            entry.take(-1)
+        return tuple(taken[len(chosen) :])
 
     def _nodes(self, branches: list[Branch], rank: Class | None) -> Iterator[Node]:
         """The nodes that hold victims, of one class or any: the one kept for the ask first, then by id."""
@@ -568,7 +610,7 @@ def _plan(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
             asker_after,
         )
         victims.append(Victim(member, why))
-    return Plan(node, tuple(victims))
+    return Plan(node, tuple(victims), tuple(entries))
 
 
 def _without(queue: Queue, going: Iterable[Allocation], coming: Ask | None = None) -> list[int]:

@@ -153,6 +153,11 @@ class Entry:
             return self.allocation.node_id == node.node_id
         return node.node_id in self.gang.on_nodes
 
+    def take(self, sign: int) -> None:
+        """It goes (1), or stays after all (-1): what the guards have to spare."""
+        for guard in self.branch.guards:
+            guard.take(self.items, sign)
+
     def moved(self, gains: tuple[int, ...]) -> Entry:
         """The same among more needs, to which it gives nothing."""
         entry = copy(self)
@@ -284,8 +289,7 @@ def _trim(chosen: list[Entry], needs: list[int]) -> list[Entry]:
                 left[place] += gain
         else:
             kept.append(entry)
-        for guard in entry.branch.guards:
-            guard.take(entry.items, -1)
+        entry.take(-1)
     kept.reverse()
     return kept
 
@@ -293,8 +297,7 @@ def _trim(chosen: list[Entry], needs: list[int]) -> list[Entry]:
 def _take(entry: Entry, left: list[int], sign: int) -> None:
     for place, gain in enumerate(entry.gains):
         left[place] -= sign * gain
-    for guard in entry.branch.guards:
-        guard.take(entry.items, sign)
+    entry.take(sign)
 
 
 def _kind(entry: Entry) -> tuple[Branch, Shape | Items, tuple[int, ...]]:

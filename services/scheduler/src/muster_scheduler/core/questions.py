@@ -166,18 +166,30 @@ class Questions:
             self._ask(InquiryKind.RESERVE, ask, [node], False, out, now_ns)
 
     def may_preempt(
-        self, ask: Ask, node: Node | None, victims: Sequence[Allocation], out: Outcome, now_ns: int
-    ) -> bool:
-        """Whether the RM agrees that these go for the ask; False: it is being asked."""
+        self,
+        ask: Ask,
+        node: Node | None,
+        victims: Sequence[Allocation],
+        further: Sequence[Allocation],
+        out: Outcome,
+        now_ns: int,
+    ) -> frozenset[Allocation] | None:
+        """Who of ``further`` must go too, for the RM to let the ask to the node; None: it is being asked.
+
+        :param victims: those who go in any case.
+        :param further: those who may, the first ones first.
+        """
         if not self.preemption or node is None:
-            return True
+            return frozenset()
         agreed = self._agreed.pop(ask, None)  # (to another plan: it may say otherwise by now)
         if agreed is not None and agreed[0] is node and agreed[1].issuperset(victims):
-            return True
+            more = frozenset(each for each in agreed[1].difference(victims) if not each.gone and not each.told)
+            if more.issubset(further):
+                return more
         if (ask, InquiryKind.PREEMPT) not in self._aside:
             due_ns = now_ns + self.policy.timeout_ns
             inquiry = Inquiry(InquiryKind.PREEMPT, ask, {self.number(): node}, now_ns, due_ns)
-            inquiry.victims = frozenset(victims)
+            inquiry.victims, inquiry.least = (*victims, *further), len(victims)
             self._file(inquiry)
             out.facts.append(
                 PreemptionPredicatesAsked(
@@ -186,11 +198,12 @@ class Questions:
                     ask.app.app_id,
                     ask.key,
                     node.node_id,
-                    tuple((victim.app_id, victim.key) for victim in victims),
+                    tuple((victim.app_id, victim.key) for victim in inquiry.victims),
+                    inquiry.least,
                     due_ns,
                 )
             )
-        return False
+        return None
 
     def _ask(
         self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
@@ -234,13 +247,25 @@ class Questions:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def answer(
-        self, question: int, fits: bool, reason: str, out: Outcome, now_ns: int, *, unanswered: bool = False
+        self,
+        question: int,
+        fits: bool,
+        reason: str,
+        out: Outcome,
+        now_ns: int,
+        *,
+        index: int = -1,
+        unanswered: bool = False,
     ) -> None:
-        """Takes one answer. One that nobody waits for (any more) changes nothing."""
+        """Takes one answer. One that nobody waits for (any more) changes nothing.
+
+        :param index: of victims, the last one that must go.
+        """
         inquiry = self.open.pop(question, None)
         if inquiry is None:
             return
         inquiry.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
+        inquiry.going = min(max(index + 1, inquiry.least), len(inquiry.victims))
         node = inquiry.nodes[question]
         if not fits:
             out.facts.append(QuestionRefused(question, unanswered))
@@ -277,7 +302,7 @@ class Questions:
             case InquiryKind.RESERVE if node is not None:
                 self._keep_free(ask, node, out, now_ns)
             case InquiryKind.PREEMPT if node is not None and ask.group is not None:
-                self._agreed[ask] = (node, inquiry.victims)
+                self._agreed[ask] = (node, frozenset(inquiry.victims[: inquiry.going]))
                 waitlist = ask.app.queue.waitlists.get(ask.group.wait_key)
                 if waitlist is not None:
                     partition.claims.come(waitlist)

@@ -184,7 +184,9 @@ class SchedulerCore:
         for answer in sorted(first.values(), key=lambda each: each.fits):
             for partition in self.partitions.values():
                 if answer.question in partition.questions.open:
-                    partition.questions.answer(answer.question, answer.fits, answer.reason, out, now_ns)
+                    partition.questions.answer(
+                        answer.question, answer.fits, answer.reason, out, now_ns, index=answer.last_victim
+                    )
                     break
 
     # ---- door two --------------------------------------------------------------------------------------------------

@@ -75,7 +75,10 @@ def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
 def answers(message: callbacks_pb2.FromResourceManager) -> Answers:
     """The RM's answers to predicates."""
     found = [Answer(each.id, each.fits, each.reason) for each in message.predicates]
-    found += [Answer(each.id, each.response.success, each.reason) for each in message.preemption_predicates]
+    found += [
+        Answer(each.id, each.response.success, each.reason, each.response.index)
+        for each in message.preemption_predicates
+    ]
     return Answers(found)
 
 

@@ -41,12 +41,11 @@ def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) 
                 partition_name=fact.partition,
                 deadline_ns=fact.due_ns,
                 preempt_application_ids=[app_id for app_id, _ in fact.victims],
-                # All of them are needed for room: none is an attempt with fewer.
                 args=si.PreemptionPredicatesArgs(
                     allocationKey=fact.key,
                     nodeID=fact.node_id,
                     preemptAllocationKeys=[key for _, key in fact.victims],
-                    startIndex=len(fact.victims) - 1,
+                    startIndex=fact.least - 1,
                 ),
             )
             return preempting.ByteSize()

@@ -1281,6 +1281,8 @@ def counts_as_running(app: Application) -> bool:
     """Whether the application counts against the maxima of applications: it runs, or its gang forms."""
     if app.state is AppState.ACCEPTED:  # (the RM may be asked about its first allocation)
         return app.proposed > 0 or (app.gang is not None and app.gang.counts_as_running)
+    if app.state is AppState.RESUMING:
+        return app.proposed > 0
     return app.state is AppState.RUNNING
 
 

@@ -538,7 +538,10 @@ class Partition:
             self.waiting.stop_waiting(app)
         self.waiting.refresh_app(app)
         self.gangs.withdraw(app)
+        trackers = app.trackers
         self.limits.leave(app)
+        if trackers:
+            self.waiting.forget_those_of(queue, trackers, out)
         out.events.append(Event(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns))
         out.events.append(
             Event(EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)

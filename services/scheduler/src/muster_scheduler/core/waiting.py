@@ -301,6 +301,20 @@ class Waiting:
         for waitlist in list(leaf.waitlists.values()):
             self.forget_list(waitlist, out)
 
+    def forget_those_of(self, leaf: Queue, trackers: tuple[Tracker, ...], out: Outcome) -> None:
+        """Somebody under these limits left: lists in flight on which nobody is left, who could be, go at once.
+
+        (Before the limits' ledgers do, without which a follower does not know whom such a list is about.)
+        """
+        idle = [
+            waitlist
+            for waitlist in self._in_flight
+            if waitlist.leaf is leaf and waitlist.trackers == trackers and not waitlist.groups and not waitlist.gone
+        ]
+        if idle and all(app.trackers != trackers for app in leaf.applications.values()):
+            for waitlist in idle:
+                self.forget_list(waitlist, out)
+
     def wait_key(self, group: AskGroup) -> tuple[Any, ...]:
         head = group.head()
         assert head is not None, f"{group} has nothing that could wait"

@@ -140,6 +140,8 @@ async def test_a_list_that_is_cut_off_is_no_dump() -> None:
 
 # ---- the RM's own words ---------------------------------------------------------------------------------------------
 
+NO_JSON = "the resource manager's dump of %d characters is no JSON"
+
 
 @pytest.mark.parametrize(
     ("answer", "words"),
@@ -147,7 +149,8 @@ async def test_a_list_that_is_cut_off_is_no_dump() -> None:
         (CommandAnswer("r", CommandCode.OK, json='{"a": ["ü"], "token": "hunter2"}'), {"a": ["ü"], "token": "***"}),
         (CommandAnswer("r", CommandCode.OK, json="[1]"), [1]),
         (CommandAnswer("r", CommandCode.OK, json="1" + "0" * 400), 10**400),
-        (CommandAnswer("r", CommandCode.OK, json=""), {"error": "the resource manager's dump is no JSON", "text": ""}),
+        (CommandAnswer("r", CommandCode.OK, json=""), {"error": NO_JSON % 0}),
+        (CommandAnswer("r", CommandCode.OK, json='token: "x"'), {"error": NO_JSON % 10}),
         (CommandAnswer("r", CommandCode.OK, json="[" * 100_000), None),
         (CommandAnswer("r", CommandCode.OK, json='"\\ud800"'), None),
         (CommandAnswer("r", CommandCode.OK, json="NaN"), None),

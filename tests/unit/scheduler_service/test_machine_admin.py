@@ -237,6 +237,24 @@ def test_a_validated_configuration_is_answered_as_an_update_and_not_applied(rig:
     assert list(rig.command(validate=update(CHANGED)).changes) == []
 
 
+@pytest.mark.parametrize("where", ["properties", "childtemplate.properties"])
+def test_secrets_among_a_queues_properties_are_masked_in_what_changes(rig: AdminRig, where: str) -> None:
+    def config(said: str) -> str:
+        nested = f"parent: true, childtemplate: {{properties: {said}}}"
+        return f"{CONFIG}          - {{name: d, {nested if '.' in where else f'properties: {said}'}}}\n"
+
+    rig.send(si.UpdateConfigurationRequest(rmID=RM, config=config("{plain: w}")))
+    told = [
+        [f"[default] root.d {where}.db.password: not set -> ***", f"[default] root.d {where}.plain: w -> x"],
+        [f"[default] root.d {where}.db.password: *** -> ***", f"[default] root.d {where}.plain: x -> y"],
+    ]
+    for said, expected in zip(("hunter1, plain: x", "hunter2, plain: y"), told, strict=True):
+        changed = config(f"{{db.password: {said}}}")
+        assert sorted(rig.command(validate=update(changed)).changes) == expected
+        rig.send(si.UpdateConfigurationRequest(rmID=RM, config=changed))
+        assert sorted(rig.registrations[-1].changes) == expected
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -106,8 +106,15 @@ def test_a_text_shows_everything_but_secrets(text: str, shown: str) -> None:
 
 
 def test_the_dump_of_somebody_else_shows_everything_but_secrets() -> None:
-    dump = {"allocationKey": "a", "cache": [{"token": "hunter2", "tokens": 3, "deep": {"dbPassword": "hunter3"}}]}
+    dump = {
+        "allocationKey": "a",
+        "cache": [{"token": "hunter2", "tokens": 3, "deep": {"dbPassword": "hunter3"}}],
+        "secrets": [{"name": "", "data": {"ca": "hunter4", "size": 5}}, ["hunter6"]],
+        "after": "b",
+    }
     assert masked_json(dump) == {
         "allocationKey": "a",
         "cache": [{"token": MASK, "tokens": 3, "deep": {"dbPassword": MASK}}],
+        "secrets": [{"name": "", "data": {"ca": MASK, "size": 5}}, [MASK]],
+        "after": "b",
     }

@@ -29,16 +29,25 @@ def masked(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def masked_json(value: Any) -> Any:
-    """What somebody else's JSON says, the texts of its secrets masked.
+    """What somebody else's JSON says, the texts of its secrets masked, however deep below the name they are.
 
     (There ``allocationKey`` is no secret: only the words are looked for.)
     """
-    if isinstance(value, dict):
-        return {
-            name: MASK if isinstance(each, str) and each and _WORD.search(name) is not None else masked_json(each)
-            for name, each in value.items()
-        }
-    return [masked_json(each) for each in value] if isinstance(value, list) else value
+    return _masked_json(value, hidden=False)
+
+
+def _masked_json(value: Any, *, hidden: bool) -> Any:
+    match value:
+        case dict():
+            return {
+                name: _masked_json(each, hidden=hidden or _WORD.search(name) is not None)
+                for name, each in value.items()
+            }
+        case list():
+            return [_masked_json(each, hidden=hidden) for each in value]
+        case str() if value and hidden:
+            return MASK
+    return value
 
 
 def masked_yaml(text: str) -> str:

@@ -15,13 +15,12 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 
-from muster_scheduler.core import config_diff
 from muster_scheduler.core.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
 from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.outcome import AcceptedNode, Outcome, RejectedNode
 from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.queue_yaml import checksum
-from muster_scheduler.service.configuration import judge
+from muster_scheduler.service.configuration import changes, judge
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.users import UserGroups
 
@@ -127,8 +126,7 @@ class AdminCommands:
                 problems.append(pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=obstacle))
                 config = None
             if config is not None:
-                changes = config_diff.diff(state.core.config, config)
-                result.changes.extend(str(change) for change in changes[:CHANGES_MAX])
+                result.changes.extend(changes(state.core.config, config)[:CHANGES_MAX])
         result.accepted = config is not None
         result.problems.extend(problems)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from dataclasses import replace
 
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_service.secrets import MASK, is_secret
+
+from muster_scheduler.core import config_diff
 from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.queue_yaml import Problem, load_queue_config
 from muster_scheduler.service.users import UserGroups
@@ -15,6 +19,18 @@ def judge(text: str, groups: UserGroups) -> tuple[ClusterConfig | None, list[pb.
     told = [*map(_problem, problems), *_resolver_problems(groups, config)]
     refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in told)
     return None if refused else config, told
+
+
+def changes(old: ClusterConfig, new: ClusterConfig) -> list[str]:
+    """What another configuration changes, a line for each change, in order; secrets among the properties masked."""
+    return [str(_masked(change)) for change in config_diff.diff(old, new)]
+
+
+def _masked(change: config_diff.Change) -> config_diff.Change:
+    _, is_property, name = change.what.partition("properties.")
+    if not is_property or not is_secret(name):
+        return change
+    return replace(change, old=change.old and MASK, new=change.new and MASK)
 
 
 def _resolver_problems(groups: UserGroups, config: ClusterConfig | None) -> list[pb.ConfigProblem]:

@@ -21,7 +21,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 
 from muster_scheduler import state_codec
-from muster_scheduler.core import config_diff, invariants
+from muster_scheduler.core import invariants
 from muster_scheduler.core.commands import (
     AppItem,
     SetCallbacks,
@@ -39,9 +39,8 @@ from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
 from muster_scheduler.queue_yaml import checksum
-from muster_scheduler.service import callback_stream, generation, ingest, policy_groups
+from muster_scheduler.service import callback_stream, configuration, generation, ingest, policy_groups
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
-from muster_scheduler.service.configuration import judge
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.errors import UnknownUser
 from muster_scheduler.service.policy_groups import PolicyGroups
@@ -351,7 +350,7 @@ class SchedulerMachine:
             info.last_decided_ns = now_ns
             self._emit(state, pending, outputs)
         text, found = self._text_for(info, update.config)
-        config, told = judge(text, self._groups)
+        config, told = configuration.judge(text, self._groups)
         told += found + policy_groups.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
@@ -359,7 +358,7 @@ class SchedulerMachine:
         accepted = config is not None
         out = Outcome()
         if config is not None and checksum(text) != checksum(info.config):
-            changes = [str(change) for change in config_diff.diff(state.core.config, config)]
+            changes = configuration.changes(state.core.config, config)
             state.core.apply(UpdateConfiguration(config), now_ns, out)
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
             out.facts.remove(answer)
@@ -394,7 +393,7 @@ class SchedulerMachine:
         rm_id = envelope.rm_id
         known = self._folder.rms.get(rm_id)
         text, found = self._text_for(RmInfo(rm_id, policy_group=request.policyGroup), request.config)
-        config, told = judge(text, self._groups)
+        config, told = configuration.judge(text, self._groups)
         told += found
         if config is None or any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             info = known.info if known is not None else RmInfo(rm_id)

@@ -161,6 +161,8 @@ def _preempts_unasked(patch: pytest.MonkeyPatch) -> None:
 def _preempts_others(patch: pytest.MonkeyPatch) -> None:
     """A yes to any preemption for an ask is a yes to all."""
 
+    whole = Questions.may_preempt
+
     def any_yes(
         self: Questions,
         ask: Ask,
@@ -174,7 +176,6 @@ def _preempts_others(patch: pytest.MonkeyPatch) -> None:
             return frozenset()
         return whole(self, ask, node, victims[:1], (), out, now_ns)
 
-    whole = Questions.may_preempt
     patch.setattr(Questions, "may_preempt", any_yes)
 
 
@@ -211,9 +212,12 @@ def _replaced_elsewhere(patch: pytest.MonkeyPatch) -> None:
 
     def anywhere(self: Gangs, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
         placeholder.agreed_node = ""
+        questions = self._partition.questions
+        asked, questions.predicates = questions.predicates, False
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Questions, "refused", lambda self, ask: ())
             whole(self, placeholder, out, now_ns, elsewhere=elsewhere)
+        questions.predicates = asked
 
     patch.setattr(Gangs, "swap", anywhere)
 

@@ -1096,6 +1096,59 @@ def test_of_two_gangs_that_cannot_both_start_the_one_that_is_asked_about_keeps_t
     assert of_m(rm.queue("root.a").allocated) == 2
 
 
+def test_gangs_that_waited_for_room_are_asked_about_one_after_the_other_without_an_answer_between() -> None:
+    rm = Asking(
+        f"{{name: root, {OPEN}, queues: "
+        "[{name: a, resources: {max: {m: 4}}, properties: {gang.start: whole}}, {name: b}]}"
+    )
+    rm.node("n1", m=9)
+    rm.app("before", "root.a")
+    rm.ask("before", "k", m=4)
+    rm.yes()
+    for app in ("one", "two", "three"):
+        rm.gang(app, 2)
+        rm.want(app, *items("p q", placeholder=True, task_group="t"))
+    assert not rm.open
+    rm.release("before", "k")
+    assert [each.app_id for each in rm.asked[1:]] == ["one", "one", "two", "two"]
+    rm.yes()
+    assert rm.queue("root.a").allocated == rm.queue("root").allocated
+
+
+def test_an_application_that_resumes_counts_as_running_while_it_is_asked_about() -> None:
+    rm = Asking(f"{{name: root, {OPEN}, queues: [{{name: a, maxapplications: 1}}]}}", timeout_ns=100 * SECONDS)
+    rm.node("n1", m=2)
+    rm.gang("one", 3, timeout_ms=5_000, style="Soft")
+    rm.want("one", *items("p q r", placeholder=True, task_group="t"))
+    rm.yes()
+    out = rm.wait(6)
+    for key in told(out, Termination.TIMEOUT):
+        if key != "r":
+            rm.do(UpdateAllocations((), [ReleaseItem("default", "one", key, Termination.STOPPED_BY_RM)]), budget=0)
+            break
+    assert rm.application("one").state is AppState.RESUMING
+    rm.want("one", item("real"))
+    assert rm.open == [("real", "n1")]
+    rm.app("two", "root.a")
+    rm.ask("two", "k", m=0, v=1)
+    rm.node("n2", m=2, v=2)
+    assert rm.pending("two") == {"k": "QUEUE_MAX_APPLICATIONS"}
+    assert rm.queue("root.a").running_applications == 1
+
+
+def test_after_a_restart_who_was_agreed_to_elsewhere_runs_on_the_node_that_is_kept() -> None:
+    rm = formed(members=1, nodes_count=2)
+    (own,) = rm.placed("app").values()
+    rm.want("app", item("r", task_group="t"))
+    rm.no()
+    question = rm.pile[0]
+    (leaving,) = told(rm.yes(), Termination.PLACEHOLDER_REPLACED)
+    rm.application("app").allocations[leaving].agreed_node = ""  # (what no record says)
+    rm.do(UpdateNodes((NodeItem(own, NodeAction.UPDATE, {"refusals": "forgotten"}),)))
+    out = rm.release("app", leaving, Termination.PLACEHOLDER_REPLACED)
+    assert allocations(out) == [("app", "r", question.node_id)]
+
+
 def test_half_a_gang_proposed_is_promised_the_other_half() -> None:
     rm = Asking(
         f"{{name: root, {OPEN}, queues: "

@@ -25,7 +25,9 @@ from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.muster.v1 import callbacks_pb2 as pb
+from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1 import si_pb2 as si
+from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 
 ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
 Code = grpc.StatusCode
@@ -167,6 +169,31 @@ async def test_a_stream_closed_without_hello_is_refused(quick: Rig) -> None:
     code, details = await stream.status()
     assert code is Code.INVALID_ARGUMENT
     assert details == "the stream was closed before its first message, which has to carry hello"
+
+
+async def test_a_stream_that_says_no_hello_is_not_waited_for(quick: Rig) -> None:
+    gateway = await quick.gateway(registration_timeout_s=0.3)
+    await quick.registered(gateway)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel:
+        call = CallbacksStub(channel).Connect(metadata=(("muster-rm-id", "rm"),))
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert await call.details() == "no first message within 0.3 s: it has to carry hello"
+
+
+async def test_a_gateway_that_stops_tells_streams_that_have_said_nothing(quick: Rig) -> None:
+    gateway = await quick.gateway()
+    await quick.registered(gateway)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel:
+        calls = [
+            CallbacksStub(channel).Connect(metadata=(("muster-rm-id", "rm"),)),
+            SchedulerStub(channel).UpdateNode(),
+        ]
+        for call in calls:
+            await call.initial_metadata()
+        await gateway.stop()
+        for call in calls:
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert "this gateway is stopping" in str(await call.details())
 
 
 async def test_a_second_hello_ends_the_stream(quick: Rig) -> None:

@@ -83,7 +83,11 @@ class CallbackStream(RmStream):
         if rm_id is not None:
             check_rm_id(rm_id, limits)
         await self._say_open()
-        first = await self._context.read()
+        timeout_s = self._parts.settings.registration_timeout_s
+        try:
+            first = await self._first_message(timeout_s)
+        except TimeoutError:
+            raise InvalidRequest(f"no first message within {timeout_s:g} s: it has to carry hello") from None
         if first is grpc.aio.EOF:
             raise InvalidRequest("the stream was closed before its first message, which has to carry hello")
         self.rm_id, self._wishes = hello_of(first, rm_id, limits)

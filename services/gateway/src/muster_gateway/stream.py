@@ -261,11 +261,25 @@ class RmStream:
             self.rm_id = rm_id
             return None
         await self._say_open()  # a client that waits for it before it writes would wait for ever
-        first = await self._context.read()
+        first = await self._first_message(None)  # (an RM may open its streams long before it has anything to say)
         if first is grpc.aio.EOF:
             raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
         self.rm_id = rm_id_of(self.kind, first, limits)
         return bytes(first)
+
+    async def _first_message(self, timeout_s: float | None) -> Any:
+        """The first message, or EOF. Raises what ends the stream meanwhile, TimeoutError."""
+        reading = asyncio.ensure_future(self._context.read())
+        ending = asyncio.ensure_future(self._ended.wait())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if self._error is not None:
+                raise self._error
+            return await reading
+        finally:
+            for task in (reading, ending):
+                task.cancel()
 
     async def _say_open(self) -> None:
         """Sends the call's headers, once, instead of with the first response, which may be long in coming: a client

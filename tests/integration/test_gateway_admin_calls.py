@@ -10,9 +10,12 @@ from typing import Any
 import grpc
 import pytest
 from integration.gateway_rig import PATIENCE_S, Channel, Rig, eventually, rig
-from muster_bus.clock import SystemClock
+from muster_bus.clock import Clock, SystemClock
 from muster_bus.settings import LogSettings, make_log
+from muster_gateway.errors import SessionsDown
 from muster_gateway.service import Gateway
+from muster_gateway.sessions.contract import Cursor, SessionStore
+from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2 as pb
@@ -67,9 +70,8 @@ async def world() -> AsyncIterator[Rig]:
     await log.close()
 
 
-@pytest.fixture
-async def channel(world: Rig, view: FakeView) -> Channel:
-    """A client of a gateway with that view; the RM is registered. Nothing waits for long."""
+async def with_view(world: Rig, view: FakeView, sessions: SessionStore) -> Gateway:
+    """A gateway with that view, where nothing waits for long."""
     settings = GatewaySettings(
         grpc_address="127.0.0.1:0",
         http_address="",
@@ -79,10 +81,16 @@ async def channel(world: Rig, view: FakeView) -> Channel:
         cursor_flush_ms=10,
         stop_grace_s=0.5,
     )
-    gateway = Gateway(settings, world.log, world.topics, world.sessions, world.clock, view=view)
+    gateway = Gateway(settings, world.log, world.topics, sessions, world.clock, view=view)
     await gateway.start()
     world.gateways.append(gateway)
-    return await world.registered(gateway, RM)
+    return gateway
+
+
+@pytest.fixture
+async def channel(world: Rig, view: FakeView) -> Channel:
+    """A client of such a gateway; the RM is registered."""
+    return await world.registered(await with_view(world, view, world.sessions), RM)
 
 
 async def refusal(call: Awaitable[Any]) -> tuple[Code, str]:
@@ -311,8 +319,6 @@ async def test_a_gateway_that_stops_says_so(world: Rig, channel: Channel) -> Non
 
 
 async def test_a_session_store_that_is_away(world: Rig, channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    from muster_gateway.errors import SessionsDown
-
     async def away(*_: Any) -> Any:
         raise SessionsDown("the session store does not answer")
 
@@ -322,3 +328,33 @@ async def test_a_session_store_that_is_away(world: Rig, channel: Channel, monkey
         call = drain() if method == "DrainNode" else explain(ask=ASK) if method == "Explain" else of_rm(method, RM)
         code, _ = await refusal(call(channel))
         assert code is Code.UNAVAILABLE, method
+
+
+class NarrowStore(MemorySessions):
+    """Has a few connections, as Redis' client has a hundred: who comes when none is free is turned away."""
+
+    CONNECTIONS = 10
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._taken = 0
+
+    async def cursors(self, rm_id: str) -> dict[StreamKind, Cursor]:
+        self._taken += 1
+        try:
+            if self._taken > self.CONNECTIONS:
+                raise SessionsDown("the session store has no connection left")
+            await asyncio.sleep(0)
+            return await super().cursors(rm_id)
+        finally:
+            self._taken -= 1
+
+
+async def test_many_resource_managers_are_listed_with_few_connections_to_the_store(world: Rig, view: FakeView) -> None:
+    gateway = await with_view(world, view, NarrowStore(world.clock))
+    names = [f"rm-{number:03}" for number in range(3 * NarrowStore.CONNECTIONS)]
+    channel = world.channel(gateway)
+    for name in names:
+        await channel.register(name)
+    found = await channel.admin.ListResourceManagers(pb.ListResourceManagersRequest(), timeout=PATIENCE_S)
+    assert [each.rm_id for each in found.resource_managers] == names

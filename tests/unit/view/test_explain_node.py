@@ -12,6 +12,7 @@ from muster_gateway.view_client import ViewClient, path_of
 from muster_scheduler.core.commands import AskItem, NodeAction, NodeItem, UpdateAllocations, UpdateNodes
 from muster_scheduler.view import explain_node
 from muster_scheduler.view.explain import halt_of
+from muster_si.constants import REQUIRED_NODE_TAG
 from unit.view.recorded import Bench, client_of
 
 E = "/ws/v1/explain"
@@ -86,7 +87,12 @@ async def test_drained_and_not_ready_and_full(bench: Bench) -> None:
         "No vcore is free. Nothing waits in its partition."
     )
     cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n1": None}))
-    assert _of(rm, "n1")["message"].startswith("It is not ready: nothing new goes there.")
+    said = "It is not ready: nothing new goes there but what can run on no other node."
+    assert _of(rm, "n1")["message"].startswith(said)
+    cluster.do(UpdateNodes((NodeItem("n1", NodeAction.UPDATE, capacity={"vcore": 2}),)))
+    daemon = AskItem("daemon", "y", "default", {"vcore": 1}, tags={REQUIRED_NODE_TAG: "n1"})
+    cluster.do(UpdateAllocations([daemon]))
+    assert [each["allocationKey"] for each in _of(rm, "n1")["allocations"]] == ["k", "daemon"]
 
 
 def test_what_is_not_the_schedulers_is_apart(bench: Bench) -> None:

@@ -43,6 +43,8 @@ SERVICE = "muster.v1.Admin"
 _OK, _NOT_FOUND = 200, 404
 # At once: each makes the view render all that it has. (The real core makes one at a time.)
 _DUMPS_MAX = 4
+# Sessions whose cursors are asked for at once: each takes one of the store's connections, which the streams need too.
+_SESSIONS_AT_ONCE = 8
 Call = Callable[[bytes], Awaitable[bytes]]
 
 
@@ -204,11 +206,15 @@ class AdminServicer:
             raise ViewSilent(f"the view answers with HTTP status {answer.status}: try again")
         registered = {each["rmID"]: each for each in answer.json()} if answer.status == _OK else {}
         living = await self._sessions.living()
-        cursors = await asyncio.gather(*(self._sessions.cursors(session.rm_id) for session in sessions))
-        return [
-            admin_codec.resource_manager(session, sent, living, registered.get(session.rm_id))
-            for session, sent in zip(sessions, cursors, strict=True)
-        ]
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
+            some = sessions[start : start + _SESSIONS_AT_ONCE]
+            cursors = await asyncio.gather(*(self._sessions.cursors(session.rm_id) for session in some))
+            found += (
+                admin_codec.resource_manager(session, sent, living, registered.get(session.rm_id))
+                for session, sent in zip(some, cursors, strict=True)
+            )
+        return found
 
     async def _dump_state(self, raw: bytes, context: Any) -> None:
         name = "DumpState"

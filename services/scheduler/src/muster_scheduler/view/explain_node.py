@@ -156,9 +156,10 @@ def _message(found: NodeDao, allocations: int, foreign: int, halt: Reason | None
 
 
 def _takes(found: NodeDao) -> str:
-    if not found.schedulable:
-        return "It is drained: nothing new goes there but what can run on no other node."
-    return "" if found.ready else "It is not ready: nothing new goes there."
+    if found.schedulable and found.ready:
+        return ""
+    why = "not ready" if found.schedulable else "drained"
+    return f"It is {why}: nothing new goes there but what can run on no other node."
 
 
 def _kept(found: NodeDao) -> str:

@@ -183,6 +183,14 @@ async def test_a_store_that_answers_is_healthy(place: Place) -> None:
     assert await place.store.healthy()
 
 
+async def test_a_thousand_steps_at_once_all_get_their_turn(place: Place) -> None:
+    names = [f"rm-{number}" for number in range(1_000)]
+    done = await asyncio.gather(*(place.store.compare_and_set(a_session(name)) for name in names))
+    assert all(done)
+    found = await asyncio.gather(*(place.store.get(name) for name in names))
+    assert [session.rm_id for session in found if session is not None] == names
+
+
 async def test_a_redis_that_is_away_says_so_without_its_password() -> None:
     settings = GatewaySettings(sessions_url=SecretStr("redis://:hunter2@127.0.0.1:1/0"))
     store = make_sessions(settings, ManualClock())

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import SecretStr
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import RedisError
@@ -47,6 +47,8 @@ return 1
 """
 # A Redis on the same network answers in a millisecond; a gateway rather says "try again" than waits longer than this.
 _TIMEOUT_S = 2.0
+# When another gateway dies, thousands of streams take their seats here at once: each waits for its turn.
+_CONNECTIONS_MAX = 32
 
 
 def _or_down(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -71,13 +73,16 @@ class RedisSessions:
 
     def __init__(self, url: SecretStr, prefix: str) -> None:
         self._prefix = prefix
-        self._redis: Any = Redis.from_url(
+        pool: Any = BlockingConnectionPool.from_url(
             url.get_secret_value(),
+            max_connections=_CONNECTIONS_MAX,
+            timeout=_TIMEOUT_S,
             decode_responses=True,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
             retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
         )
+        self._redis: Any = Redis.from_pool(pool)
         self._compare_and_set = self._redis.register_script(_COMPARE_AND_SET)
         self._advance = self._redis.register_script(_ADVANCE)
 

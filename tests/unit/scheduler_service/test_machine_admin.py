@@ -237,6 +237,21 @@ def test_a_validated_configuration_is_answered_as_an_update_and_not_applied(rig:
     assert list(rig.command(validate=update(CHANGED)).changes) == []
 
 
+def test_what_changes_fits_a_record_however_long_its_lines_are(rig: AdminRig) -> None:
+    def config(value: str) -> str:
+        queues = (f"          - {{name: q{number}, properties: {{p: {value * 190}}}}}\n" for number in range(1_100))
+        return CONFIG + "".join(queues)
+
+    rig.register(config("\U0001f600"))
+    longest = max(
+        len(record.value or b"")
+        for record in rig.send(si.UpdateConfigurationRequest(rmID=RM, config=config("\U0001f601")))
+    )
+    assert len(rig.registrations[-1].changes) == 1_000
+    assert rig.registrations[-1].changes[0].startswith("[default] root.q0 properties.p: \U0001f600")
+    assert longest < 2**20, "a record of the log"
+
+
 @pytest.mark.parametrize("where", ["properties", "childtemplate.properties"])
 def test_secrets_among_a_queues_properties_are_masked_in_what_changes(rig: AdminRig, where: str) -> None:
     def config(said: str) -> str:

@@ -12,6 +12,9 @@ from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.queue_yaml import Problem, load_queue_config
 from muster_scheduler.service.users import UserGroups
 
+# Of a change told: all that an answer has (admin_commands.CHANGES_MAX) stay far below a record's 1 MiB.
+_LINE_BYTES_MAX = 600
+
 
 def judge(text: str, groups: UserGroups) -> tuple[ClusterConfig | None, list[pb.ConfigProblem]]:
     """What the text says, None when it cannot be taken, and everything that is wrong or odd in it."""
@@ -23,7 +26,13 @@ def judge(text: str, groups: UserGroups) -> tuple[ClusterConfig | None, list[pb.
 
 def changes(old: ClusterConfig, new: ClusterConfig) -> list[str]:
     """What another configuration changes, a line for each change, in order; secrets among the properties masked."""
-    return [str(_masked(change)) for change in config_diff.diff(old, new)]
+    return [_line(_masked(change)) for change in config_diff.diff(old, new)]
+
+
+def _line(change: config_diff.Change) -> str:
+    text = str(change)
+    encoded = text.encode()
+    return text if len(encoded) <= _LINE_BYTES_MAX else encoded[: _LINE_BYTES_MAX - 3].decode(errors="ignore") + "…"
 
 
 def _masked(change: config_diff.Change) -> config_diff.Change:

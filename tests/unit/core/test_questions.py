@@ -326,10 +326,25 @@ def test_a_silent_node_holds_nobody_up_who_is_better() -> None:
     rm = many(8)
     rm.ask("app", "k", m=1)
     rm.no()
-    first, second = rm.pile
+    rm.no()
+    first, second, third, *silent = rm.pile
+    assert silent
     assert not allocations(rm.answer((second, True)))  # perhaps the first one will do
-    assert allocations(rm.answer((first, True))) == [("app", "k", first.node_id)]
+    assert not allocations(rm.answer((third, False)))
+    assert allocations(rm.answer((first, False))) == [("app", "k", second.node_id)]
     assert rm.is_quiet()
+
+
+def test_what_is_refused_in_the_same_message_is_known_before_anything_is_taken() -> None:
+    rm = many(6)
+    rm.ask("app", "k", m=2)
+    rm.no()
+    rm.no()
+    first, second, third = rm.pile
+    rm.do(UpdateAllocations([ask("app", "sudden", m=1)._replace(node_id=second.node_id)]))
+    rm.answer((first, False), (second, True), (third, False))  # the one that will do is full by now
+    assert rm.refused("app", "k")[-2:] == [first.node_id, third.node_id]
+    assert not rm.open
 
 
 def test_a_node_that_is_full_by_the_time_it_is_agreed_to_is_not_taken() -> None:
@@ -363,6 +378,7 @@ def test_a_node_of_a_probe_may_go_meanwhile() -> None:
     rm.no()
     best, other = rm.pile
     rm.do(nodes(NodeAction.DECOMISSION, {best.node_id: None}))
+    assert of_m(rm.queue("root.a").allocated) == 0  # nothing is booked any more
     assert allocations(rm.answer((other, True))) == [("app", "k", other.node_id)]
     assert rm.is_quiet()
 
@@ -771,6 +787,8 @@ def test_states_are_told_once() -> None:
     assert kinds.count(("skipped", SchedulingState.SKIPPED)) == 1
     assert kinds.count(("stuck", SchedulingState.RESERVED)) == 1
     assert ("k", SchedulingState.SKIPPED) not in kinds
+    rm.reload(f"{{name: root, {OPEN}, queues: [{{name: a, resources: {{max: {{m: 2}}}}}}, {{name: b}}]}}")
+    assert [each[:2] for each in rm.states].count(("skipped", SchedulingState.SKIPPED)) == 1
     skipped = next(reason for key, state, reason in rm.states if key == "skipped")
     assert skipped == rm.why("app", "skipped").sentence()
 
@@ -814,6 +832,33 @@ def test_when_it_does_not_another_node_is_kept_or_none() -> None:
     assert rm.pile[0].node_id != first or rm.refused("app", "large") == []
     rm.no()
     rm.wait(5)
+    assert rm.the_ask("app", "large").reserved is None
+
+
+def test_two_who_wait_are_not_asked_about_the_same_node() -> None:
+    rm = Asking(LEAF, partition="reservation: {delay: 2s}, ")
+    rm.do(nodes(NodeAction.CREATE, {"n0": {"m": 4}, "n1": {"m": 4}}))
+    rm.app("app", "root.a")
+    rm.do(UpdateAllocations([ask("app", f"f{number}", m=1) for number in range(8)]))
+    rm.yes()
+    rm.ask("app", "large", m=4)
+    rm.ask("app", "larger", m=3)
+    rm.wait(2)
+    assert sorted(key for key, _ in rm.open) == ["large", "larger"]
+    assert sorted(node_id for _, node_id in rm.open) == ["n0", "n1"]
+    rm.yes()
+    assert sum(bool(node.reservations) for node in rm.partition.nodes.values()) == 2
+
+
+def test_a_yes_to_keeping_a_node_that_was_refused_meanwhile_keeps_none() -> None:
+    rm = full()
+    (keep,) = rm.pile
+    for key in [key for key, node in rm.placed("app").items() if node == keep.node_id]:
+        rm.release("app", key)
+    place = rm.pile[1]
+    assert (place.key, place.node_id) == ("large", keep.node_id)
+    rm.answer((place, False))
+    rm.answer((keep, True))
     assert rm.the_ask("app", "large").reserved is None
 
 
@@ -952,6 +997,22 @@ def test_a_yes_to_a_plan_that_changed_is_not_a_yes_to_the_new_one() -> None:
     out = rm.answer((question, True))
     assert not told(out, Termination.PREEMPTED_BY_SCHEDULER)
     assert not rm.partition.questions._agreed or rm.pile
+
+
+def test_a_yes_to_a_plan_that_is_not_the_one_any_more_is_forgotten() -> None:
+    rm = preempting(1)
+    (question,) = rm.pile
+    assert isinstance(question, PreemptionPredicatesAsked)
+    rm.core.apply(Answers([Answer(question.question, True)]), rm.now_ns)  # (no cycle: it is not used yet)
+    gone = question.victims[0][1]
+    rm.do(
+        UpdateAllocations(
+            [ask("poor", "new", m=2)._replace(node_id="n0", allow_preempt_self=True, has_preemption_policy=True)],
+            [ReleaseItem("default", "poor", gone, Termination.STOPPED_BY_RM)],
+        )
+    )
+    assert len(rm.pile) == 2
+    assert not rm.partition.questions._agreed
 
 
 def test_a_new_stream_without_that_wish_lets_the_preemption_go_on() -> None:
@@ -1136,14 +1197,16 @@ def test_an_application_that_resumes_counts_as_running_while_it_is_asked_about()
     assert rm.queue("root.a").running_applications == 1
 
 
-def test_after_a_restart_who_was_agreed_to_elsewhere_runs_on_the_node_that_is_kept() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_was_agreed_to_elsewhere_runs_on_the_node_that_is_kept(restarted: bool) -> None:
     rm = formed(members=1, nodes_count=2)
     (own,) = rm.placed("app").values()
     rm.want("app", item("r", task_group="t"))
     rm.no()
     question = rm.pile[0]
     (leaving,) = told(rm.yes(), Termination.PLACEHOLDER_REPLACED)
-    rm.application("app").allocations[leaving].agreed_node = ""  # (what no record says)
+    if restarted:
+        rm.application("app").allocations[leaving].agreed_node = ""  # (what no record says)
     rm.do(UpdateNodes((NodeItem(own, NodeAction.UPDATE, {"refusals": "forgotten"}),)))
     out = rm.release("app", leaving, Termination.PLACEHOLDER_REPLACED)
     assert allocations(out) == [("app", "r", question.node_id)]

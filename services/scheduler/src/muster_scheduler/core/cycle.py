@@ -115,8 +115,6 @@ class Cycle:
                 continue
             if ask.app.gang is not None and ask.app.gang.gives_way_to(group):
                 continue  # it need not wait for room there any more
-            if ask.refusals is not None and node.node_id in ask.refusals.nodes:
-                continue
             if made < budget and not self._hold_back(ask, group, out, now_ns):
                 if self._partition.questions.predicates:
                     self._partition.questions.place(ask, group, node, out, now_ns)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_bus.log import Record
+from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.service.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX
+from muster_scheduler.core.outcome import Outcome, PreemptionPredicatesAsked
+from muster_scheduler.service.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX, Emitter
 from muster_scheduler.service.machine import SchedulerMachine
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, SECOND_NS, Rig
@@ -292,6 +294,34 @@ def test_no_record_is_larger_than_a_log_takes(rig: Rig) -> None:
     assert max(len(record.value or b"") for record in rig.written) < RECORD_BYTES_MAX
     assert ITEM_BYTES_MAX < RESPONSE_BYTES_MAX
     rig.check_counters()
+
+
+def test_a_text_counts_with_its_bytes(rig: Rig) -> None:
+    """Rejected asks whose names have four bytes a character, then an allocation that alone is not too large."""
+    asked = [make.allocation("\U0001f600" * 256, "\U0001f600" * 253 + f"{n:03}", vcore=1) for n in range(330)]
+    rig.send(make.asks(*asked[:325], make.allocation("x", "l", tags={"pod": "y" * 60_000}, vcore=1), *asked[325:]))
+    assert rig.keys("new") == ["l"]
+    assert len(rig.keys("rejectedAllocations")) == len(asked)
+    assert max(len(record.value or b"") for record in rig.written) < 2 * RESPONSE_BYTES_MAX
+
+
+def test_a_question_about_thousands_of_victims_goes_alone_or_not_at_all(rig: Rig) -> None:
+    def asked(question: int, victims: int) -> PreemptionPredicatesAsked:
+        names = tuple((f"app-{'a' * 36}", f"{number:036}") for number in range(victims))
+        return PreemptionPredicatesAsked(question, "default", "x", "k", "n", names, 1, 99)
+
+    out = Outcome()
+    records: list[OutRecord] = []
+    out.facts += [asked(number, 1_000) for number in range(1, 5)]
+    out.facts += [asked(5, 8_000), asked(6, 20_000), asked(7, 1)]
+    Emitter(rig.topics, rig.machine.rms[RM].info).emit(out, 1, records)
+    values = [each.value or b"" for each in records if each.topic == rig.topics.responses]
+    told = [
+        callbacks_pb2.ToResourceManager.FromString(pb.ResponseEnvelope.FromString(each).response) for each in values
+    ]
+    questions = [question.id for message in told for question in message.preemption_predicates]
+    assert questions == [1, 2, 3, 4, 5, 7]
+    assert max(len(record.value or b"") for record in records) < RECORD_BYTES_MAX
 
 
 def test_many_answers_make_several_responses(rig: Rig) -> None:

@@ -19,7 +19,7 @@ CallbackFact = PredicatesAsked | PreemptionPredicatesAsked | SchedulingStateChan
 
 
 def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) -> int:
-    """Adds a fact; gives its size in bytes, about.
+    """Adds a fact; gives its size in bytes.
 
     :param characters_max: of a reason.
     """
@@ -33,7 +33,7 @@ def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) 
             )
             question.args.allocationKey, question.args.nodeID = fact.key, fact.node_id
             question.args.allocate = fact.allocate
-            return len(fact.key) + len(fact.node_id) + len(fact.app_id) + len(fact.partition) + 32
+            return question.ByteSize()
         case PreemptionPredicatesAsked():
             preempting = message.preemption_predicates.add(
                 id=fact.question,
@@ -56,10 +56,10 @@ def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) 
 
 
 def _state(message: pb.ToResourceManager, app_id: str, key: str, state: SchedulingState, reason: str) -> int:
-    message.scheduling_states.add(
+    told = message.scheduling_states.add(
         applicationID=app_id,
         allocationKey=key,
-        state=int(state),  # type: ignore[arg-type]
+        state=int(state),
         reason=reason,
     )
-    return len(app_id) + len(key) + len(reason) + 8
+    return told.ByteSize()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import structlog
 from muster_bus.log import OutRecord
 from muster_bus.topics import (
     HEADER_EVENT_ID,
@@ -50,10 +51,14 @@ from muster_scheduler.service import callback_words
 from muster_scheduler.service.metrics import RmCounters
 from muster_scheduler.service.tally import counted
 
+log = structlog.get_logger(__name__)
+
 # A response goes to one gRPC message and one log record: well under both limits (4 MiB and 1 MiB). Only a single item
 # that is larger makes a larger one; it then goes without others before it.
 RESPONSE_BYTES_MAX = 256 * 1024
 ITEM_BYTES_MAX = 64 * 1024
+# Of a question about thousands of victims; no record takes a larger one.
+QUESTION_BYTES_MAX = 768 * 1024
 MESSAGE_CHARACTERS_MAX = (
     1024  # of a message that the RM is told or an event carries, as the real core cuts it (core-features §2.18)
 )
@@ -183,34 +188,41 @@ class Emitter:
                     size += dropped.ByteSize()
                 case RejectedAsk():
                     rejected = allocations.rejected if fact.previous_generation else allocations.rejectedAllocations
-                    rejected.add(allocationKey=fact.key, applicationID=fact.app_id, reason=fact.reason)
-                    size += len(fact.key) + len(fact.app_id) + len(fact.reason)
+                    refused = rejected.add(allocationKey=fact.key, applicationID=fact.app_id, reason=fact.reason)
+                    size += refused.ByteSize()
                 case AcceptedApplication():
-                    applications.accepted.add(applicationID=fact.app_id)
-                    size += len(fact.app_id)
+                    size += applications.accepted.add(applicationID=fact.app_id).ByteSize()
                 case RejectedApplication():
-                    applications.rejected.add(applicationID=fact.app_id, reason=fact.reason)
-                    size += len(fact.app_id) + len(fact.reason)
+                    size += applications.rejected.add(applicationID=fact.app_id, reason=fact.reason).ByteSize()
                 case UpdatedApplication():
                     if allocations.released or allocations.releasedAsks:
                         # What ended before the state changed is told before it (seed 003, "Cleanup").
                         self._flush_one(_ALLOCATION, allocations, records)
-                    applications.updated.add(
+                    updated = applications.updated.add(
                         applicationID=fact.app_id,
                         state=fact.state,
                         stateTransitionTimestamp=fact.now_ns,
                         message=fact.message,
                     )
-                    size += len(fact.app_id) + len(fact.message) + 24
+                    size += updated.ByteSize()
                 case AcceptedNode():
-                    nodes.accepted.add(nodeID=fact.node_id)
-                    size += len(fact.node_id)
+                    size += nodes.accepted.add(nodeID=fact.node_id).ByteSize()
                 case RejectedNode():
-                    nodes.rejected.add(nodeID=fact.node_id, reason=fact.reason)
-                    size += len(fact.node_id) + len(fact.reason)
+                    size += nodes.rejected.add(nodeID=fact.node_id, reason=fact.reason).ByteSize()
                 case TooSmallCluster() if not self.info.callbacks.scheduling_states:
                     pass  # it does not want to know
-                case PredicatesAsked() | PreemptionPredicatesAsked() | SchedulingStateChanged() | TooSmallCluster():
+                case PreemptionPredicatesAsked():
+                    question = callbacks_pb2.ToResourceManager()
+                    added = callback_words.add(question, fact, MESSAGE_CHARACTERS_MAX)
+                    if added > QUESTION_BYTES_MAX:
+                        log.warning("question too large to be asked", rm=self.info.rm_id, victims=len(fact.victims))
+                        continue  # (at its deadline it counts as unanswered)
+                    if added > ITEM_BYTES_MAX:
+                        self._flush(allocations, applications, nodes, callbacks, records)
+                        size = 0
+                    callbacks.MergeFrom(question)
+                    size += added
+                case PredicatesAsked() | SchedulingStateChanged() | TooSmallCluster():
                     size += callback_words.add(callbacks, fact, MESSAGE_CHARACTERS_MAX)
         self._flush(allocations, applications, nodes, callbacks, records)
 

@@ -50,7 +50,12 @@ class PolicyGroups:
     def warnings(self, text: str, group: str, rm_id: str, rms: Mapping[str, RmState]) -> list[pb.ConfigProblem]:
         """That others of the group have another configuration."""
         mine = checksum(text)
-        others = sorted(other.rm_id for other in self._others(group, rm_id, rms) if checksum(other.config) != mine)
+        # (Mostly the very same text: then hundreds of RMs cost no checksum each.)
+        others = sorted(
+            other.rm_id
+            for other in self._others(group, rm_id, rms)
+            if other.config != text and checksum(other.config) != mine
+        )
         if not others:
             return []
         named = ", ".join(others[:_NAMED_MAX]) + (f" and {len(others) - _NAMED_MAX} more" * (len(others) > _NAMED_MAX))

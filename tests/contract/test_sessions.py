@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from muster_bus.clock import ManualClock
 from muster_gateway.errors import SessionsDown
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions import make_sessions
+from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, Seat, Session, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
@@ -181,6 +183,22 @@ async def test_the_marker_stays(place: Place) -> None:
 
 async def test_a_store_that_answers_is_healthy(place: Place) -> None:
     assert await place.store.healthy()
+
+
+def test_gateways_of_two_versions_read_what_the_other_writes() -> None:
+    seats = {ALLOCATION: Seat("g1", 2), NODE: Seat("", 3), CALLBACK: Seat("g2", 4)}
+    session = a_session(seats=seats, callbacks_told=True)
+    text = to_json(session)
+    assert from_json(text, 0) == session
+    written = json.loads(text)
+    assert set(written["seats"]) == {"1", "3"}, "an older one knows the streams of SI only"
+    # What an older one writes, and what a newer one may.
+    del written["more_seats"], written["callbacks_told"]
+    assert from_json(json.dumps(written), 0) == replace(
+        session, seats={ALLOCATION: seats[ALLOCATION], NODE: seats[NODE]}, callbacks_told=False
+    )
+    written["more_seats"], written["something"] = {"4": ["g2", 4], "5": ["g3", 1]}, 7
+    assert from_json(json.dumps(written), 0).seats == seats
 
 
 async def test_a_thousand_steps_at_once_all_get_their_turn(place: Place) -> None:

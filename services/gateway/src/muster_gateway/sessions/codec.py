@@ -1,4 +1,8 @@
-"""A session as JSON text, for the stores that keep it outside of this process."""
+"""A session as JSON text, for the stores that keep it outside of this process.
+
+Gateways of two versions may share a store while they are replaced one by one. What an older one does not know stands
+beside what it reads, and is lost when it writes; kinds of streams that are not known here are passed over.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import json
 
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.contract import Cursor, Seat, Session
-from muster_gateway.stream_kind import StreamKind
+from muster_gateway.stream_kind import SI_KINDS, StreamKind
+
+_KINDS = {str(int(kind)): kind for kind in StreamKind}
 
 
 def to_json(session: Session) -> str:
@@ -19,7 +25,8 @@ def to_json(session: Session) -> str:
             "why": session.why,
             "announced": int(session.announced),
             "registered_at": list(session.registered_at),
-            "seats": {str(int(kind)): list(seat) for kind, seat in session.seats.items()},
+            "seats": {str(int(kind)): list(seat) for kind, seat in session.seats.items() if kind in SI_KINDS},
+            "more_seats": {str(int(kind)): list(seat) for kind, seat in session.seats.items() if kind not in SI_KINDS},
             "callbacks_told": session.callbacks_told,
         },
         separators=(",", ":"),
@@ -29,6 +36,7 @@ def to_json(session: Session) -> str:
 def from_json(text: str, version: int) -> Session:
     """Inverse of :func:`to_json`."""
     content = json.loads(text)
+    seats = content["seats"] | content.get("more_seats", {})
     return Session(
         rm_id=content["rm"],
         version=version,
@@ -37,6 +45,6 @@ def from_json(text: str, version: int) -> Session:
         why=content["why"],
         announced=RmState(content["announced"]),
         registered_at=Cursor(*content["registered_at"]),
-        seats={StreamKind(int(kind)): Seat(*seat) for kind, seat in content["seats"].items()},
-        callbacks_told=content.get("callbacks_told", False),  # absent in what an older gateway wrote
+        seats={_KINDS[kind]: Seat(*seat) for kind, seat in seats.items() if kind in _KINDS},
+        callbacks_told=content.get("callbacks_told", False),
     )

@@ -381,7 +381,8 @@ def _check_no_room(partition: Partition, ask: Ask) -> None:
             continue
         kept = [other for other in node.reservations if other is not ask]
         # (On a node that is kept for it one at a time is asked for.)
-        asked = node is ask.reserved and any(node in inquiry.nodes.values() for inquiry in ask.inquiries or ())
+        asked = any(node in inquiry.nodes.values() for inquiry in ask.inquiries or ())
+        asked = node is ask.reserved and (asked or ask.awaits_placeholders)
         if node.usable and not kept and not asked:
             must(False, "left pending", f"{ask} fits on {node}: {node.available}")
 

@@ -322,6 +322,8 @@ class ResourceManager:
         if len(live(partition)) >= APPS_MAX * (2 if self._many_apps else 1):
             return None
         leaves = [queue.path for queue in partition.queues.values() if queue.leaf and queue.managed]
+        if not leaves:
+            return None
         self._number += 1
         item = AppItem(f"app{self._number}", dice.choice(leaves), "default", dice.choice(gangs_worlds.USERS))
         return UpdateApplications((item,))

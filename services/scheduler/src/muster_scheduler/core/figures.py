@@ -6,7 +6,7 @@ a look: a look is one comparison of columns, whatever happened in between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +67,10 @@ class NodeFigures:
             self._reasons[shape] = known = self._find_reason(shape)
         return known
 
-    def best_to_keep(self, shape: Shape, but: Collection[str] = ()) -> Node | None:
+    def best_to_keep(self, shape: Shape, but: Iterable[Node] = ()) -> Node | None:
         """Of the nodes in the search that could hold it when empty: the one whose free resources it would use up most.
 
-        ``but``: the ids of nodes that will not do.
+        ``but``: nodes that will not do.
 
         The lowest sum, over the types of which something is free, of the part that would be left (core-features §2.13,
         FitInScore of §2.4); of equal ones the first in the order of the search.
@@ -80,9 +80,9 @@ class NodeFigures:
         usable = self._marks[:count, _LISTED] & ~self._marks[:count, _RESERVED]
         for number, value in shape.items:
             usable = usable & (self._capacity[:count, number] >= saturated(value))
+        for node in but:
+            usable[self._rows[node]] = False
         rows = np.flatnonzero(usable)
-        if but:
-            rows = np.array([row for row in rows if self._nodes[row].node_id not in but], dtype=rows.dtype)
         if not len(rows):
             return None
         wanted = dict(shape.items)

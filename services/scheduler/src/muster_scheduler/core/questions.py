@@ -75,7 +75,8 @@ class Questions:
         self._refused: dict[Ask, None] = {}
         # Of asks whose records say that the RM is asked, which it is not any more.
         self._stale: list[Ask] = []
-        self._due_ns = 0
+        # Deadlines that it waits for: the first answer that is late, or missed for long; the end of the grace.
+        self._due_ns = self._lost_ns = 0
 
     # ---- who is asked what -----------------------------------------------------------------------------------------
 
@@ -94,7 +95,8 @@ class Questions:
         self.predicates = policy.predicates and there
         self.preemption = policy.preemption and there
         self.states = policy.states and there
-        if there and not policy.connected and not policy.waits and now_ns < lost_ns:
+        if there and not policy.connected and not policy.waits and now_ns < lost_ns != self._lost_ns:
+            self._lost_ns = lost_ns
             self._partition.deadlines.append((lost_ns, self))
         self._accept_unwanted(out, now_ns)
 
@@ -445,6 +447,8 @@ class Questions:
     def node_gone(self, node: Node, out: Outcome, now_ns: int) -> None:
         """The node is about to go: nobody needs to be asked about it."""
         for inquiry in list(node.inquiries):
+            if inquiry.gone:
+                continue
             for question in [question for question, each in inquiry.nodes.items() if each is node]:
                 if len(inquiry.nodes) == 1:
                     self.withdraw(inquiry, out)
@@ -471,10 +475,12 @@ class Questions:
 
     # ---- refusals --------------------------------------------------------------------------------------------------
 
-    def not_to_keep(self, ask: Ask) -> Collection[str]:
-        """The ids of the nodes that are not to be kept free for the ask: refused, or perhaps kept for another one."""
+    def not_to_keep(self, ask: Ask) -> list[Node]:
+        """The nodes that are not to be kept free for the ask: refused, or perhaps kept for another one."""
         asked = [each.nodes for (_, kind), each in self._aside.items() if kind is InquiryKind.RESERVE]
-        return {*self.refused(ask), *(node.node_id for nodes in asked for node in nodes.values())}
+        nodes = self._partition.nodes
+        refused = [nodes[node_id] for node_id in self.refused(ask) if node_id in nodes]
+        return [*refused, *(node for each in asked for node in each.values())]
 
     def refused(self, ask: Ask) -> Collection[str]:
         """The ids of the nodes that the RM refused for the ask."""

@@ -5,31 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
-import grpc
 import grpc.aio
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.si.v1 import si_pb2 as si
 
-from muster_client.errors import AdminFailed, AdminRefused
-from muster_client.stream import Metadata
+from muster_client.gateway_client import GatewayClient, refusal
 
 # Above what a gateway waits for the scheduler (GatewaySettings.registration_timeout_s), so that its words arrive.
 DEFAULT_TIMEOUT_S = 15.0
 _SERVICE = "/muster.v1.Admin/"
-# An explanation of an application with very many asks, as large as a gateway gives it.
-_MESSAGE_BYTES_MAX = 64 << 20
-# Nothing is wrong with the request: the same one may be sent again.
-_TRY_AGAIN = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-    }
-)
 _SEVERITIES = {
     admin_pb2.ConfigurationProblem.ERROR: "error",
     admin_pb2.ConfigurationProblem.WARNING: "warning",
@@ -151,7 +137,7 @@ class Explanation:
 M = TypeVar("M")
 
 
-class AdminClient:
+class AdminClient(GatewayClient):
     """Asks one gateway, or several in turn.
 
     ::
@@ -159,31 +145,10 @@ class AdminClient:
         async with AdminClient("127.0.0.1:9090") as admin:
             answer = await admin.update_configuration("my-cluster", Path("queues.yaml").read_text())
 
-    :param address: a gRPC target, as of :class:`RmClient`.
-    :param credentials: of the channel; None: plain text.
-    :param metadata: sent with every call (a token, say).
+    Parameters as of :class:`GatewayClient`.
 
     Every method raises AdminRefused when the gateway says no, AdminFailed when there is no answer in time.
     """
-
-    def __init__(
-        self, address: str, *, credentials: grpc.ChannelCredentials | None = None, metadata: Metadata = ()
-    ) -> None:
-        self._metadata = metadata
-        # The gateway's limits are those that count.
-        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, options)
-        else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options)
-
-    async def __aenter__(self) -> AdminClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def update_configuration(
         self,
@@ -271,7 +236,7 @@ class AdminClient:
             async for piece in call:
                 yield piece.json
         except grpc.aio.AioRpcError as error:
-            raise _error(error) from error
+            raise refusal(error) from error
         finally:
             call.cancel()
 
@@ -341,20 +306,8 @@ class AdminClient:
         try:
             answer: M = await call(request, timeout=timeout_s, metadata=self._sent())
         except grpc.aio.AioRpcError as error:
-            raise _error(error) from error
+            raise refusal(error) from error
         return answer
-
-    def _sent(self) -> grpc.aio.Metadata:
-        return grpc.aio.Metadata(*self._metadata)
-
-    async def close(self) -> None:
-        """Closes the connection."""
-        await self._channel.close()
-
-
-def _error(error: grpc.aio.AioRpcError) -> AdminFailed | AdminRefused:
-    code, details = error.code(), error.details() or ""
-    return (AdminFailed if code in _TRY_AGAIN else AdminRefused)(code, details)
 
 
 def _resource_manager(found: admin_pb2.ResourceManager) -> ResourceManager:

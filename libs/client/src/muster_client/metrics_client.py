@@ -8,32 +8,18 @@ import dataclasses
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, TypeVar, get_type_hints
 
-import grpc
 import grpc.aio
 from google.protobuf.message import Message
 from muster_proto.muster.v1 import metrics_pb2 as pb
 
-from muster_client.errors import AdminFailed, AdminRefused
-from muster_client.stream import Metadata
+from muster_client.gateway_client import GatewayClient, refusal
 
 # Above what a gateway waits for its view (GatewaySettings.view_timeout_s), so that its words arrive.
 DEFAULT_TIMEOUT_S = 15.0
 DEFAULT_INTERVAL_S = 1.0
 _SERVICE = "/muster.v1.Metrics/"
-# Ten thousand nodes and as many queues with long names.
-_MESSAGE_BYTES_MAX = 64 << 20
-# Nothing is wrong with the request: the same one may be sent again.
-_TRY_AGAIN = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-    }
-)
 
 Quantities = dict[str, int]
 
@@ -176,7 +162,7 @@ class MetricsSnapshot:
         return dataclasses.asdict(self)
 
 
-class MetricsClient:
+class MetricsClient(GatewayClient):
     """Asks one gateway, or several in turn.
 
     ::
@@ -185,31 +171,11 @@ class MetricsClient:
             async for snapshot in metrics.watch("my-cluster", sections=[Section.SCHEDULER]):
                 print(snapshot.scheduler.pending_by_reason)
 
-    :param address: a gRPC target, as of :class:`RmClient`.
-    :param credentials: of the channel; None: plain text.
-    :param metadata: sent with every call (a token, say).
+    Parameters as of :class:`GatewayClient`.
 
     Every method raises AdminRefused when the gateway says no (no such RM, queue or partition; too many watch), and
     AdminFailed when there is no answer, or no more: the same call may be made again.
     """
-
-    def __init__(
-        self, address: str, *, credentials: grpc.ChannelCredentials | None = None, metadata: Metadata = ()
-    ) -> None:
-        self._metadata = metadata
-        options = [("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, options)
-        else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options)
-
-    async def __aenter__(self) -> MetricsClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def get(
         self,
@@ -235,9 +201,9 @@ class MetricsClient:
         )
         request = _request(rm_id, sections, partition, queue, nodes_max)
         try:
-            answer = await call(request, timeout=timeout_s, metadata=grpc.aio.Metadata(*self._metadata))
+            answer = await call(request, timeout=timeout_s, metadata=self._sent())
         except grpc.aio.AioRpcError as error:
-            raise _told(error) from error
+            raise refusal(error) from error
         return _snapshot(answer)
 
     async def watch(
@@ -261,28 +227,19 @@ class MetricsClient:
         )
         what = _request(rm_id, sections, partition, queue, nodes_max)
         request = pb.WatchMetricsRequest(what=what, interval_ms=max(1, round(interval_s * 1000)))
-        stream = call(request, metadata=grpc.aio.Metadata(*self._metadata))
+        stream = call(request, metadata=self._sent())
         try:
             async for answer in stream:
                 yield _snapshot(answer)
         except grpc.aio.AioRpcError as error:
-            raise _told(error) from error
+            raise refusal(error) from error
         finally:
             stream.cancel()
-
-    async def close(self) -> None:
-        """Closes the connection."""
-        await self._channel.close()
 
 
 def _request(rm_id: str, sections: Iterable[Section], partition: str, queue: str, nodes_max: int) -> pb.MetricsRequest:
     numbers = [pb.MetricsRequest.Section.Value(section.value) for section in sections]
     return pb.MetricsRequest(rm_id=rm_id, sections=numbers, partition=partition, queue=queue, nodes_max=nodes_max)
-
-
-def _told(error: grpc.aio.AioRpcError) -> AdminFailed | AdminRefused:
-    code, details = error.code(), error.details() or ""
-    return (AdminFailed if code in _TRY_AGAIN else AdminRefused)(code, details)
 
 
 # ---- the wire's messages in the client's words: fields have the same names -------------------------------------------

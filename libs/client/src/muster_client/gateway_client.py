@@ -1,0 +1,65 @@
+"""What clients of a gateway's services beside SI share: one channel, its metadata, the errors."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import grpc
+import grpc.aio
+
+from muster_client.errors import AdminFailed, AdminRefused
+from muster_client.stream import Metadata
+
+# As large as a gateway gives it: ten thousand nodes with long names, an application with very many asks.
+_MESSAGE_BYTES_MAX = 64 << 20
+# Nothing is wrong with the request: the same one may be sent again.
+_TRY_AGAIN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+    }
+)
+
+
+class GatewayClient:
+    """Asks one gateway, or several in turn; a context manager that closes its connection.
+
+    :param address: a gRPC target, as of :class:`RmClient`.
+    :param credentials: of the channel; None: plain text.
+    :param metadata: sent with every call (a token, say).
+    """
+
+    def __init__(
+        self, address: str, *, credentials: grpc.ChannelCredentials | None = None, metadata: Metadata = ()
+    ) -> None:
+        self._metadata = metadata
+        # The gateway's limits are those that count.
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(address, options)
+        else:
+            self._channel = grpc.aio.secure_channel(address, credentials, options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close()
+
+    def _sent(self) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata(*self._metadata)
+
+
+def refusal(error: grpc.aio.AioRpcError) -> AdminFailed | AdminRefused:
+    """A call's bad end: AdminFailed when the same call may be made again, else AdminRefused."""
+    code, details = error.code(), error.details() or ""
+    return (AdminFailed if code in _TRY_AGAIN else AdminRefused)(code, details)

@@ -1010,18 +1010,7 @@ class Partition:
         self.told(allocation, out, now_ns)
         self.gangs.preempted(app, out)
         out.facts.append(released(self, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))
-        out.events.append(
-            Event(
-                EventType.REQUEST,
-                Change.NONE,
-                Detail.NONE,
-                allocation.key,
-                app.app_id,
-                allocation.shape,
-                message,
-                now_ns,
-            )
-        )
+        _tell_people(allocation, message, out, now_ns)
 
     def _add_preempting(self, leaf: Queue, items: tuple[tuple[int, int], ...], sign: int) -> None:
         for number, value in items:
@@ -1088,7 +1077,7 @@ class Partition:
         )
         new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
         if demand.placeholder:  # else it is no placeholder any more, and nobody takes its place
-            new.replaced_by = held.replaced_by
+            new.replaced_by = held.replaced_by if self.gangs.still_does(new, held.replaced_by) else ""
         self.give_back(held, out, now_ns)
         new.published, held.published = held.published, False  # the same record
         if new.told:
@@ -1138,18 +1127,7 @@ class Partition:
         ]
         if found:
             message = f"taken in as the resource manager reports it: {'; '.join(found)}"
-            out.events.append(
-                Event(
-                    EventType.REQUEST,
-                    Change.NONE,
-                    Detail.NONE,
-                    allocation.key,
-                    app.app_id,
-                    allocation.shape,
-                    message,
-                    now_ns,
-                )
-            )
+            _tell_people(allocation, message, out, now_ns)
 
     def _occupied_event(self, node_id: str, out: Outcome, now_ns: int) -> None:
         node = self.nodes.get(node_id)
@@ -1304,6 +1282,12 @@ def is_awaited(what: Timed, due_ns: int) -> bool:
             timeout_ms = what.execution_timeout_ms  # (the RM may have changed it meanwhile)
             return timeout_ms > 0 and what.allocated_ns + timeout_ms * 1_000_000 == due_ns
     return True
+
+
+def _tell_people(allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
+    """An event about the request, which changes nothing."""
+    key, app_id, shape = allocation.key, allocation.app_id, allocation.shape
+    out.events.append(Event(EventType.REQUEST, Change.NONE, Detail.NONE, key, app_id, shape, message, now_ns))
 
 
 def _created_ns(tags: Mapping[str, str], now_ns: int) -> int:

@@ -308,10 +308,14 @@ class Books:
             setattr(counts, became, getattr(counts, became) + 1)
 
     def resize(self, held: Held, said: Amounts, wants: Vector) -> None:
-        """Writes down that it takes another amount."""
+        """Writes down that it takes another amount. Whoever it was to make room for may not fit in it any more."""
         self._count(held, -1)
         held.said, held.wants = said, wants
         self._count(held, 1)
+        heir = held.app.asks.get(held.heir)
+        if heir is not None and not suits(heir, held):
+            heir.leaving.remove(held)
+            held.heir = ""
 
     def _count(self, held: Held, sign: int) -> None:
         app = held.app

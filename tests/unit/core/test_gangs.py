@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from builders import Cluster, allocations, nodes
+from builders import Cluster, allocations, ask, nodes
 from muster_scheduler import state_codec
 from muster_scheduler.core.commands import (
     AppItem,
@@ -362,3 +362,20 @@ def test_the_first_gang_for_which_there_is_room_is_what_a_plain_list_says(count:
         plain.remove(gone)
         lines.remove(gone[1], gone[0], gone[2])
     assert not lines
+
+
+def test_a_leaving_placeholder_that_becomes_too_small_holds_its_ask_up_no_longer() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
+    cluster.node("n1", vcore=6)
+    cluster.app("x", "root.a")
+
+    def member(key: str, vcore: int, *, placeholder: bool) -> AskItem:
+        return ask("x", key, vcore=vcore)._replace(task_group="w", placeholder=placeholder)
+
+    cluster.do(UpdateAllocations([member("p", 3, placeholder=True)]))
+    cluster.do(UpdateAllocations([member("real", 3, placeholder=False)]))
+    assert cluster.pending("x") == {"real": "PLACEHOLDER_LEAVING"}
+    out = cluster.do(UpdateAllocations([member("p", 2, placeholder=True)]))
+    assert allocations(out) == [("x", "real", "n1")]
+    cluster.release("x", "p", Termination.PLACEHOLDER_REPLACED)
+    assert cluster.placed("x") == {"real": "n1"}

@@ -576,6 +576,12 @@ class Gangs:
                 placeholder.replaced_by = ""
                 out.touch(placeholder, self._partition.name)
 
+    @staticmethod
+    def still_does(placeholder: Allocation, key: str | None) -> bool:
+        """Whether a placeholder that was changed still makes room for the ask with this key that it is leaving for."""
+        ask = placeholder.app.asks.get(key) if placeholder.app is not None and key else None
+        return ask is None or _suits(ask, placeholder)
+
     def swap(self, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
         """Phase two: the placeholder is off the books, the ask that it made room for is allocated.
 

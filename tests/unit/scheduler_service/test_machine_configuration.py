@@ -173,3 +173,37 @@ def test_random_configurations_one_after_the_other_fold_to_the_same() -> None:
         assert {path: (queue.state, queue.allocated, queue.maximum) for path, queue in mine.items()} == {
             path: (queue.state, queue.allocated, queue.maximum) for path, queue in theirs.items()
         }
+
+
+def test_an_rm_does_not_grow_over_what_a_record_holds() -> None:
+    """Each update is small enough; all that the RM said in them together would not be."""
+    rig = _rig()
+    info = rig.machine.rms[RM].info
+    accepted = []
+    for number in range(4):
+        extra = {f"k{number}-{key}": "v" * 1_000 for key in range(400)}
+        rig.send(_update(BEFORE.replace("vcore: 2", f"vcore: {3 + number}"), **extra))
+        accepted.append(rig.registrations[-1].accepted)
+        assert (f"k{number}-0" in info.extra_config) is accepted[-1]
+    assert accepted == [True, True, False, False]
+    assert "vcore: 4" in info.config
+    (problem,) = rig.registrations[-1].problems
+    assert (problem.severity, problem.path) == (pb.ConfigProblem.ERROR, "extraConfig")
+    assert problem.message.endswith("with the configuration, expected at most 983,040")
+    rig.send(_update(BEFORE.replace("vcore: 2", "vcore: 7"), **{"k0-0": ""}))
+    assert rig.registrations[-1].accepted, "what is there may change"
+    assert max(len(record.value or b"") for record in rig.written) < 1 << 20
+
+
+def test_a_registration_that_a_record_does_not_hold_is_refused() -> None:
+    rig = Rig(default_config=BEFORE + "#" * 700_000)
+    request = make.registration("")
+    request.extraConfig["a"] = "v" * 300_000
+    rig.send(request)
+    answer = rig.registrations[-1]
+    assert not answer.accepted
+    assert [problem.path for problem in answer.problems] == ["extraConfig"]
+    assert RM not in rig.machine.rms
+    del request.extraConfig["a"]
+    rig.send(request)
+    assert rig.registrations[-1].accepted

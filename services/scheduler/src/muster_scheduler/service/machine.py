@@ -37,7 +37,7 @@ from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
 from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
+from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_registration, new_core
 from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service import callback_stream, configuration, generation, ingest, policy_groups
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
@@ -52,6 +52,8 @@ log = structlog.get_logger(__name__)
 
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
 _SHOWN_MAX = 256  # characters of an id in a reason
+# As a request's: below the log's 1 MiB.
+_REGISTRATION_BYTES_MAX = 960 * 1024
 _MAY_HOLD_SECRETS = frozenset({"register", "configuration", "admin", "callback_answers"})
 
 
@@ -341,7 +343,8 @@ class SchedulerMachine:
     ) -> None:
         """Another configuration while running: whole, or not at all; the answer says what changed or why not.
 
-        The extra configuration is taken in either case, as by the real core (core-features §2.9).
+        The extra configuration is taken in either case, as by the real core (core-features §2.9); unless all that the
+        RM registered with would be too large to be recorded.
         """
         info, emitter = state.info, self._emitters[state.info.rm_id]
         # What was decided before goes out before: followers take the new configuration on what they then know.
@@ -354,6 +357,11 @@ class SchedulerMachine:
         told += found + policy_groups.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
+        added = dict(update.extraConfig)
+        largest = max(text, info.config, key=lambda each: len(each.encode()))
+        if problem := _too_large(replace(info, config=largest, extra_config={**info.extra_config, **added})):
+            told.append(problem)
+            config, added = None, {}
         changes: list[str] = []
         accepted = config is not None
         out = Outcome()
@@ -367,13 +375,13 @@ class SchedulerMachine:
                 accepted, changes = False, []
             else:
                 info.config = text
-        info.extra_config = {**info.extra_config, **update.extraConfig}
-        named, by = generation.said(update.extraConfig, "")
+        info.extra_config = {**info.extra_config, **added}
+        named, by = generation.said(added, "")
         if named:
             info.generation, info.generation_by = named, by
             state.core.apply(SetGeneration(named == generation.PREVIOUS), now_ns, out)
-        told += generation.problems_of(update.extraConfig)
-        told += callback_stream.problems_of(update.extraConfig)
+        told += generation.problems_of(added)
+        told += callback_stream.problems_of(added)
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
         if out:
@@ -395,11 +403,6 @@ class SchedulerMachine:
         text, found = self._text_for(RmInfo(rm_id, policy_group=request.policyGroup), request.config)
         config, told = configuration.judge(text, self._groups)
         told += found
-        if config is None or any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
-            info = known.info if known is not None else RmInfo(rm_id)
-            emitter = Emitter(self._topics, info)
-            outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
-            return
         info = RmInfo(
             rm_id,
             request.version,
@@ -410,12 +413,19 @@ class SchedulerMachine:
             life="RUNNING",
             registered_ns=now_ns,
             registrations=1,
-            instance_uuid=self._new_uuid(),
         )
+        if problem := _too_large(info):
+            told.append(problem)
+        if config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told):
+            emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
+            outputs.append(emitter.registration(envelope.request_id, told, accepted=False))
+            return
         info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
         told += generation.problems_of(request.extraConfig)
         dropped = self._outcomes.pop(rm_id, None)
-        if known is not None:
+        if known is None:
+            info.instance_uuid = self._new_uuid()
+        else:
             info.registrations = known.info.registrations + 1
             info.instance_uuid = known.info.instance_uuid
             info.next_event_id = known.info.next_event_id
@@ -478,6 +488,15 @@ def _without_secrets(value: bytes) -> tuple[bytes, str]:
     size = len(value)
     envelope.ClearField(body)
     return envelope.SerializeToString(), f" (its {body} is left out, as it may hold secrets: {size} bytes in all)"
+
+
+def _too_large(info: RmInfo) -> pb.ConfigProblem | None:
+    """Why an RM cannot have registered with all this: it is recorded as one, and updates add to it."""
+    size = len(encode_registration(info))
+    if size <= _REGISTRATION_BYTES_MAX:
+        return None
+    why = f"{size:,} bytes with the configuration, expected at most {_REGISTRATION_BYTES_MAX:,}"
+    return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="extraConfig", message=why)
 
 
 def _removed(dropped: Outcome | None) -> list[tuple[str, Primary]]:

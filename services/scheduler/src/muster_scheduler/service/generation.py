@@ -19,6 +19,7 @@ from muster_scheduler.core.commands import UpdateAllocations, UpdateApplications
 
 CURRENT, PREVIOUS = "current", "previous"
 KEY = "muster.generation"
+_SHOWN_MAX = 256  # characters of a value in a warning
 BY_KEY, BY_VERSION = f"extraConfig[{KEY}]", "version"
 # Known by these, what the RM says may still show otherwise.
 TO_BE_SEEN = ("", BY_VERSION)
@@ -45,7 +46,7 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     named = extra.get(KEY)
     if named is None or named.strip().lower() in (CURRENT, PREVIOUS):
         return []
-    why = f"{named!r}, expected {CURRENT} or {PREVIOUS}: it is found out otherwise"
+    why = f"{named[:_SHOWN_MAX]!r}, expected {CURRENT} or {PREVIOUS}: it is found out otherwise"
     return [pb.ConfigProblem(severity=pb.ConfigProblem.WARNING, path=BY_KEY, message=why)]
 
 

@@ -495,14 +495,3 @@ def test_preemption_is_asked_in_the_interfaces_words_and_answered_likewise() -> 
     gone = [each.allocationKey for each in rig.of("released")]
     assert gone
     assert gone == list(question.args.preemptAllocationKeys)[: len(gone)]
-
-
-@pytest.mark.parametrize("key", [TIMEOUT_KEY, ABSENT_KEY, generation.KEY])
-def test_a_warning_shows_the_beginning_of_a_value(key: str) -> None:
-    rig = Rig()
-    request = registration()
-    request.extraConfig[key] = "\U000e0001" * 200_000
-    rig.send(request)
-    (problem,) = rig.registrations[-1].problems
-    assert problem.path == f"extraConfig[{key}]"
-    assert len(problem.message) < 4_000

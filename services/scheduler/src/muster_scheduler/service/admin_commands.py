@@ -20,7 +20,8 @@ from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.outcome import AcceptedNode, Outcome, RejectedNode
 from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.queue_yaml import checksum
-from muster_scheduler.service.configuration import changes, judge
+from muster_scheduler.service import callback_stream, generation
+from muster_scheduler.service.configuration import changes, judge, too_large_with
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.users import UserGroups
 
@@ -119,7 +120,10 @@ class AdminCommands:
         text, found = self._text_for(state.info, update.config)
         config, problems = judge(text, self._groups)
         problems += found
-        if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
+        if too_large := too_large_with(state.info, text, update.extraConfig):
+            problems.append(too_large)
+        problems += generation.problems_of(update.extraConfig) + callback_stream.problems_of(update.extraConfig)
+        if any(problem.severity == pb.ConfigProblem.ERROR for problem in problems):
             config = None
         if config is not None and checksum(text) != checksum(state.info.config):
             for obstacle in state.core.obstacles(config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -9,11 +10,16 @@ from muster_service.secrets import MASK, is_secret
 
 from muster_scheduler.core import config_diff
 from muster_scheduler.core.config import ClusterConfig
+from muster_scheduler.follower import RmInfo, encode_registration
 from muster_scheduler.queue_yaml import Problem, load_queue_config
 from muster_scheduler.service.users import UserGroups
 
 # Of a change told: all that an answer has (admin_commands.CHANGES_MAX) stay far below a record's 1 MiB.
 _LINE_BYTES_MAX = 600
+
+
+# As a request's: below the log's 1 MiB.
+_REGISTRATION_BYTES_MAX = 960 * 1024
 
 
 def judge(text: str, groups: UserGroups) -> tuple[ClusterConfig | None, list[pb.ConfigProblem]]:
@@ -27,6 +33,21 @@ def judge(text: str, groups: UserGroups) -> tuple[ClusterConfig | None, list[pb.
 def changes(old: ClusterConfig, new: ClusterConfig) -> list[str]:
     """What another configuration changes, a line for each change, in order; secrets among the properties masked."""
     return [_line(_masked(change)) for change in config_diff.diff(old, new)]
+
+
+def too_large(info: RmInfo) -> pb.ConfigProblem | None:
+    """Why an RM cannot have registered with all this: it is recorded as one, and updates add to it."""
+    size = len(encode_registration(info))
+    if size <= _REGISTRATION_BYTES_MAX:
+        return None
+    why = f"{size:,} bytes with the configuration, expected at most {_REGISTRATION_BYTES_MAX:,}"
+    return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="extraConfig", message=why)
+
+
+def too_large_with(info: RmInfo, text: str, added: Mapping[str, str]) -> pb.ConfigProblem | None:
+    """The same of what an update would make of it, whether its text is taken or the old one stays."""
+    largest = max(text, info.config, key=lambda each: len(each.encode()))
+    return too_large(replace(info, config=largest, extra_config={**info.extra_config, **added}))
 
 
 def _line(change: config_diff.Change) -> str:

@@ -37,7 +37,7 @@ from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
 from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_registration, new_core
+from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
 from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service import callback_stream, configuration, generation, ingest, policy_groups
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
@@ -52,8 +52,6 @@ log = structlog.get_logger(__name__)
 
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
 _SHOWN_MAX = 256  # characters of an id in a reason
-# As a request's: below the log's 1 MiB.
-_REGISTRATION_BYTES_MAX = 960 * 1024
 _MAY_HOLD_SECRETS = frozenset({"register", "configuration", "admin", "callback_answers"})
 
 
@@ -358,8 +356,7 @@ class SchedulerMachine:
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
         added = dict(update.extraConfig)
-        largest = max(text, info.config, key=lambda each: len(each.encode()))
-        if problem := _too_large(replace(info, config=largest, extra_config={**info.extra_config, **added})):
+        if problem := configuration.too_large_with(info, text, added):
             told.append(problem)
             config, added = None, {}
         changes: list[str] = []
@@ -414,7 +411,7 @@ class SchedulerMachine:
             registered_ns=now_ns,
             registrations=1,
         )
-        if problem := _too_large(info):
+        if problem := configuration.too_large(info):
             told.append(problem)
         if config is None or any(each.severity == pb.ConfigProblem.ERROR for each in told):
             emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
@@ -488,15 +485,6 @@ def _without_secrets(value: bytes) -> tuple[bytes, str]:
     size = len(value)
     envelope.ClearField(body)
     return envelope.SerializeToString(), f" (its {body} is left out, as it may hold secrets: {size} bytes in all)"
-
-
-def _too_large(info: RmInfo) -> pb.ConfigProblem | None:
-    """Why an RM cannot have registered with all this: it is recorded as one, and updates add to it."""
-    size = len(encode_registration(info))
-    if size <= _REGISTRATION_BYTES_MAX:
-        return None
-    why = f"{size:,} bytes with the configuration, expected at most {_REGISTRATION_BYTES_MAX:,}"
-    return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="extraConfig", message=why)
 
 
 def _removed(dropped: Outcome | None) -> list[tuple[str, Primary]]:

@@ -85,7 +85,7 @@ def test_another_rm_of_the_group_lends_its_configuration_where_the_operator_want
 
 
 def test_another_configuration_than_the_others_of_the_group_is_taken_with_a_warning_that_names_them() -> None:
-    rig = started(PolicyGroups())
+    rig = started(PolicyGroups(shared=True))
     assert not register(rig, "rm-1", "batch", config("a")).problems
     assert not register(rig, "rm-2", "batch", config("a")).problems
     assert not register(rig, "rm-3", "other", config("z")).problems
@@ -99,6 +99,22 @@ def test_another_configuration_than_the_others_of_the_group_is_taken_with_a_warn
     assert leaves(rig, "rm-2") == ["b"]
     rig.send(si.UpdateConfigurationRequest(rmID="rm-1", config=config("b"), policyGroup="batch"), rm_id="rm-1")
     assert not rig.registrations[-1].problems  # the rollout is through
+
+
+@pytest.mark.parametrize(
+    ("shared", "others", "named"),
+    [
+        (False, 1, "1 other resource manager of this group"),
+        (False, 7, "7 other resource managers of this group"),
+        (True, 7, "cluster-0, cluster-1, cluster-2, cluster-3, cluster-4 and 2 more of this group"),
+    ],
+)
+def test_the_warning_names_other_clusters_only_where_groups_are_shared(shared: bool, others: int, named: str) -> None:
+    rig = started(PolicyGroups(shared=shared))
+    for number in range(others):
+        register(rig, f"cluster-{number}", "queues", config("a"))
+    (problem,) = register(rig, "rm", "queues", config("b")).problems
+    assert problem.message.startswith(f"'queues': {named} registered with another configuration")
 
 
 def test_an_update_that_names_another_group_is_taken_with_a_warning() -> None:

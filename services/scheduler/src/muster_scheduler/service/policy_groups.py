@@ -8,7 +8,7 @@ taken as it is, with a warning: a rollout goes from one RM to the next.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -48,7 +48,7 @@ class PolicyGroups:
         return (others[-1].config if others else self._default_config), []
 
     def warnings(self, text: str, group: str, rm_id: str, rms: Mapping[str, RmState]) -> list[pb.ConfigProblem]:
-        """That others of the group have another configuration."""
+        """That others of the group have another configuration; by name where RMs of a group may know of each other."""
         mine = checksum(text)
         # (Mostly the very same text: then hundreds of RMs cost no checksum each.)
         others = sorted(
@@ -58,7 +58,8 @@ class PolicyGroups:
         )
         if not others:
             return []
-        named = ", ".join(others[:_NAMED_MAX]) + (f" and {len(others) - _NAMED_MAX} more" * (len(others) > _NAMED_MAX))
+        # (Without sharing a group's name may be in use by chance: ids of other clusters are nobody's business then.)
+        named = _named(others) if self._shared else f"{len(others)} other resource manager{'s' * (len(others) > 1)}"
         why = f"{group!r}: {named} of this group registered with another configuration, expected identical ones"
         return [_problem(pb.ConfigProblem.WARNING, why)]
 
@@ -86,6 +87,11 @@ class PolicyGroups:
             return "", f"{path.name} cannot be read: {error.strerror}"
         except UnicodeDecodeError:
             return "", f"{path.name} is no text in UTF-8"
+
+
+def _named(rm_ids: Sequence[str]) -> str:
+    more = len(rm_ids) - _NAMED_MAX
+    return ", ".join(rm_ids[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def other_group(said: str, registered: str) -> list[pb.ConfigProblem]:

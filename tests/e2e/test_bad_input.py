@@ -481,16 +481,6 @@ CASES: list[tuple[str, Send, Code | str, str]] = [
         "executionTimeoutMilliSeconds",
     ),
     ("ask: unknown application", old_asks(an_old_ask("k", applicationID="ghost")), REJECTED, "ghost"),
-    (
-        "release: unknown type",
-        releases(
-            si_pb2.AllocationRelease(
-                partitionName="default", applicationID="app", allocationKey="runs", terminationType=99
-            )
-        ),
-        REJECTED,
-        "terminationType: 99",
-    ),
     ("release: of nothing", releases(si_pb2.AllocationRelease()), REJECTED, "neither allocationKey nor applicationID"),
     # applications
     ("application: empty id", applications(an_application("")), REJECTED, "applicationID: empty"),
@@ -573,15 +563,27 @@ async def test_bad_input_gets_a_clear_error_and_changes_nothing(
     assert await world.state("new") == {}
 
 
-async def test_duplicate_keys_in_one_message_the_first_stands(world: World) -> None:
+async def test_a_key_twice_in_one_message_is_an_ask_and_its_update(world: World) -> None:
     call = world.open(ALLOCATION, VICTIM)
     twice = [an_allocation("dup", resourcePerAlloc=resource(memory=1)), an_allocation("dup")]
     await call.send(si_pb2.AllocationRequest(rmID=VICTIM, allocations=twice))
-    answers = [await call.receive(), await call.receive()]
-    (rejected,) = [rejection for answer in answers for rejection in answer.rejectedAllocations]
-    assert "allocations[1].allocationKey: 'dup' a second time in one message" in rejected.reason
-    (made,) = [allocation for answer in answers for allocation in answer.new]
-    assert made.resourcePerAlloc == resource(memory=1)
+    answer = await call.receive()
+    assert not answer.rejectedAllocations
+    (made,) = answer.new
+    assert made.resourcePerAlloc == twice[1].resourcePerAlloc
+
+
+async def test_a_release_of_a_type_that_is_not_known_yet_ends_what_it_names(world: World) -> None:
+    call = world.open(ALLOCATION, VICTIM)
+    release = si_pb2.AllocationRelease(
+        partitionName="default", applicationID="app", allocationKey="runs", terminationType=99
+    )
+    releases = si_pb2.AllocationReleasesRequest(allocationsToRelease=[release])
+    await call.send(si_pb2.AllocationRequest(rmID=VICTIM, releases=releases))
+    answer = await call.receive()
+    assert not answer.rejectedAllocations
+    (ended,) = answer.released
+    assert (ended.allocationKey, ended.terminationType) == ("runs", si_pb2.STOPPED_BY_RM)
 
 
 async def test_good_items_beside_bad_ones_are_served(world: World) -> None:

@@ -5,7 +5,10 @@ answered on its own stream with the SI's rejection for it, in the generation it 
 that cannot be attributed (no protobuf, another rmID, over a limit as a whole) raises, and ends its stream.
 
 Here only what a message says by itself is judged. Whether a node, application, partition or queue exists, whether a
-user is given, and what a release without applicationID means is the scheduler's business.
+user is given, and what a release without applicationID means is the scheduler's business. So is an allocationKey that
+a message has twice: the later ask is an update of the former (seed 001), and a refusal of it would read as the end of
+what runs. A terminationType that only a newer interface knows is let through as well: the
+release ends what it names, as one of type UNKNOWN does.
 
 item                                     answer
 AllocationRequest.asks [001]             RejectedAllocationAsk in ``rejected``
@@ -44,7 +47,6 @@ REQUEST_TYPES: dict[StreamKind, type[Request]] = {
 _ECHO_CHARS = 4_096
 # Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_KNOWN_TERMINATIONS = frozenset(si_pb2.TerminationType.values())
 _KNOWN_ACTIONS = frozenset(si_pb2.NodeInfo.ActionFromRM.values()) - {si_pb2.NodeInfo.UNKNOWN_ACTION_FROM_RM}
 _CREATIONS = frozenset({si_pb2.NodeInfo.CREATE, si_pb2.NodeInfo.CREATE_DRAIN})
 
@@ -138,13 +140,12 @@ def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: Adm
     )
     _check_count("AllocationRequest", count, limits)
     answer = si_pb2.AllocationResponse()
-    keys: set[tuple[str, str, str]] = set()
 
     def ask(item: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits) -> str | None:
-        return _ask_problem(item, path, limits, measure) or _repeated(keys, item, path)
+        return _ask_problem(item, path, limits, measure)
 
     def allocation(item: si_pb2.Allocation, path: str, limits: AdmissionLimits) -> str | None:
-        return _allocation_problem(item, path, limits, measure) or _repeated(keys, item, path)
+        return _allocation_problem(item, path, limits, measure)
 
     measure = len(raw) > limits.max_tags_bytes  # otherwise no item can be over it
     bad = _Bad()
@@ -312,8 +313,6 @@ def _release_problem(
     )
     if problem:
         return problem
-    if release.terminationType not in _KNOWN_TERMINATIONS:
-        return f"{path}.terminationType: {release.terminationType}, expected one of {sorted(_KNOWN_TERMINATIONS)}"
     if not release.allocationKey and not release.applicationID and not getattr(release, "UUID", ""):
         return f"{path}: neither allocationKey nor applicationID is set, expected at least one"
     return None
@@ -444,14 +443,6 @@ def _size_problem(item: Message, path: str, limits: AdmissionLimits) -> str | No
     limit = limits.max_record_bytes - 4 * limits.max_id_chars - 64
     size = item.ByteSize()
     return None if size <= limit else f"{path}: {size} bytes, expected at most {limit}"
-
-
-def _repeated(keys: set[tuple[str, str, str]], item: Any, path: str) -> str | None:
-    key = (item.partitionName, item.applicationID, item.allocationKey)
-    if key in keys:
-        return _twice(f"{path}.allocationKey", item.allocationKey)
-    keys.add(key)
-    return None
 
 
 def _twice(path: str, value: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from muster_gateway.codec import CommandAnswer, CommandCode
-from muster_gateway.errors import SchedulerSilent, ViewSilent
+from muster_gateway.errors import OverLimit, SchedulerSilent, ViewSilent
 from muster_gateway.state_dump import NO_CALLBACK, StateDump
 from muster_gateway.view_client import PIECE_BYTES, ViewClient
 from starlette.types import Receive, Scope, Send
@@ -156,7 +156,12 @@ NO_JSON = "the resource manager's dump of %d characters is no JSON"
         (CommandAnswer("r", CommandCode.OK, json="NaN"), None),
         (CommandAnswer("r", CommandCode.NOT_POSSIBLE, "not now"), {"error": "not now"}),
         (CommandAnswer("r", CommandCode.NOT_POSSIBLE, NO_CALLBACK["empty"]), NO_CALLBACK),
-        (SchedulerSilent("no answer"), {"error": "no answer"}),
+        (
+            SchedulerSilent("the scheduler did not answer within 10 s: ask again"),
+            {"error": "the resource manager rm did not answer, and no scheduler said why: make another dump"},
+        ),
+        (OverLimit("no answer"), {"error": "no answer"}),
+        (CommandAnswer("r", CommandCode.NOT_POSSIBLE, "url a://b:hunter2@c"), {"error": "url a://b:***@c"}),
     ],
 )  # fmt: skip
 async def test_the_rms_own_words_come_last_and_spoil_nothing(answer: CommandAnswer | Exception, words: Any) -> None:

@@ -260,10 +260,10 @@ def test_secrets_among_a_queues_properties_are_masked_in_what_changes(rig: Admin
 
     rig.send(si.UpdateConfigurationRequest(rmID=RM, config=config("{plain: w}")))
     told = [
-        [f"[default] root.d {where}.db.password: not set -> ***", f"[default] root.d {where}.plain: w -> x"],
-        [f"[default] root.d {where}.db.password: *** -> ***", f"[default] root.d {where}.plain: x -> y"],
+        [f"[default] root.d {where}.db.password: not set -> ***", f"[default] root.d {where}.plain: w -> a://b:***@c"],
+        [f"[default] root.d {where}.db.password: *** -> ***", f"[default] root.d {where}.plain: a://b:***@c -> y"],
     ]
-    for said, expected in zip(("hunter1, plain: x", "hunter2, plain: y"), told, strict=True):
+    for said, expected in zip(("hunter1, plain: 'a://b:hunter3@c'", "hunter2, plain: y"), told, strict=True):
         changed = config(f"{{db.password: {said}}}")
         assert sorted(rig.command(validate=update(changed)).changes) == expected
         rig.send(si.UpdateConfigurationRequest(rmID=RM, config=changed))

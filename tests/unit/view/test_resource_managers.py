@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_service.secrets import MASK, is_secret, masked, masked_json, masked_yaml
+from muster_service.secrets import MASK, is_secret, masked, masked_json, masked_text, masked_yaml
 from unit.view.recorded import Bench, client_of
 
 RMS = "/ws/v1/resource-managers"
@@ -76,16 +76,51 @@ async def test_nobody_registered(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "name",
     ["password", "DB_PASSWORD", "db.passwd", "adminPwd", "token", "oauth-tokens", "clientSecret", "key", "tls.key",
-     "apiKey", "API_KEY", "api-key", "ssh-private-key", "credentials", "keyPassphrase"],
+     "apiKey", "API_KEY", "api-key", "ssh-private-key", "credentials", "keyPassphrase",
+     "authorization", "proxy-Authorization", "auth", "registry.auth", "proxyAuth", "pem", "tls.pem", "ca_pem.data",
+     "caPem", "private", "api.key.id", "apikeys"],
 )  # fmt: skip
 def test_names_of_secrets(name: str) -> None:
     assert is_secret(name)
     assert masked({name: "hunter2", "none." + name: ""}) == {name: MASK, "none." + name: ""}
 
 
-@pytest.mark.parametrize("name", ["log.level", "queue", "keyboard", "monkey.name", "service.bypassWarnings", "pw", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["log.level", "queue", "keyboard", "monkey.name", "service.bypassWarnings", "pw", "", "temperature", "author"],
+)
 def test_names_of_no_secrets(name: str) -> None:
     assert masked({name: "shown"}) == {name: "shown"}
+
+
+PEM = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (PEM, MASK),
+        (f"before {PEM} between {PEM} after", f"before {MASK} between {MASK} after"),
+        ("-----BEGIN PRIVATE KEY-----\nhunter2", MASK),
+        ("see https://me:hunter2@host:80/path?x=1#y now", f"see https://me:{MASK}@host:80/path?x=1#y now"),
+        ("redis://:hunt@er2@host", f"redis://:{MASK}@host"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("host=db password=hunter2 port=1", f"host=db password={MASK} port=1"),
+        ("a;AccessToken = 'hunter 2';b", f"a;AccessToken = {MASK};b"),
+        ('DB_PASSWORD_FILE="hunter 2"', f"DB_PASSWORD_FILE={MASK}"),
+        ("?token=hunter2&x=y", f"?token={MASK}&x=y"),
+        ("token", "token"),
+        ("a=b, c", "a=b, c"),
+    ],
+)
+def test_secrets_that_show_themselves_under_any_name(text: str, shown: str) -> None:
+    assert masked_text(text) == shown
+    assert masked({"log.level": text}) == {"log.level": shown}
+    assert masked_json([{"note": text}]) == [{"note": shown}]
+
+
+def test_a_text_of_configuration_hides_them_too() -> None:
+    assert masked_yaml("a: b\nurl: http://u:hunter2@h\nc: d\n") == f"a: b\nurl: http://u:{MASK}@h\nc: d\n"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,18 @@ from functools import lru_cache
 from typing import Any
 
 MASK = "***"
-_WORD = re.compile(r"password|passwd|pwd|passphrase|secret|token|credential", re.IGNORECASE)
-_KEY = re.compile(r"(?:^|[._/-])keys?$|(?:api|access|private|signing|encryption)[._-]?key", re.IGNORECASE)
-_HUMP_KEY = re.compile(r"[a-z0-9]Keys?$")
+_WORDS = r"password|passwd|pwd|passphrase|secret|token|credential|authorization|private|api[._-]?key"
+_WORD = re.compile(_WORDS, re.IGNORECASE)
+_KEY = re.compile(
+    r"(?:^|[._/-])(?:keys?|auth)$|(?:^|[._/-])pem(?:$|[._/-])|(?:access|signing|encryption)[._-]?key", re.IGNORECASE
+)
+_HUMP_KEY = re.compile(r"[a-z0-9](?:Keys?$|Auth$|Pem)")
+# What is a secret under any name. (Each looks at a character a few times at most: the texts may be long.)
+_PEM = re.compile(r"-----BEGIN.*?(?:-----END[^\n-]*-----|\Z)", re.DOTALL)
+_URL_PASSWORD = re.compile(r"(://[^\s/?#:@]*:)[^\s/?#]+@")
+_ASSIGNED = re.compile(
+    rf"""((?:{_WORDS})[\w.-]{{0,40}}[ \t]{{0,4}}=[ \t]{{0,4}})(?:"[^"\n]*"|'[^'\n]*'|[^\s,;&]+)""", re.IGNORECASE
+)
 # A line of YAML whose key is such a name: in block style, or within braces.
 _YAML = re.compile(
     r"""(?P<name>[\w./-]+)(?P<colon>["']?\s*:[ \t]+)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,{}\[\]#][^,}\n]*)"""
@@ -24,12 +33,22 @@ def is_secret(name: str) -> bool:
 
 
 def masked(values: Mapping[str, str]) -> dict[str, str]:
-    """The same with each secret's value masked."""
-    return {name: MASK if value and is_secret(name) else value for name, value in values.items()}
+    """The same with each secret's value masked, and the secrets within the other values."""
+    return {name: MASK if value and is_secret(name) else masked_text(value) for name, value in values.items()}
+
+
+def masked_text(text: str) -> str:
+    """A text with the secrets masked that show themselves: PEM blocks, URLs' passwords, ``password=…`` and the like."""
+    if "-----BEGIN" in text:
+        text = _PEM.sub(MASK, text)
+    if "://" in text:
+        text = _URL_PASSWORD.sub(rf"\1{MASK}@", text)
+    return _ASSIGNED.sub(rf"\1{MASK}", text) if "=" in text else text
 
 
 def masked_json(value: Any) -> Any:
-    """What somebody else's JSON says, the texts of its secrets masked, however deep below the name they are.
+    """What somebody else's JSON says, the texts of its secrets masked, however deep below the name they are, and the
+    secrets within its other texts.
 
     (There ``allocationKey`` is no secret: only the words are looked for.)
     """
@@ -45,8 +64,8 @@ def _masked_json(value: Any, *, hidden: bool) -> Any:
             }
         case list():
             return [_masked_json(each, hidden=hidden) for each in value]
-        case str() if value and hidden:
-            return MASK
+        case str():
+            return MASK if value and hidden else masked_text(value)
     return value
 
 
@@ -57,7 +76,7 @@ def masked_yaml(text: str) -> str:
     """
     lines: list[str] = []
     below = -1
-    for line in text.splitlines(keepends=True):
+    for line in masked_text(text).splitlines(keepends=True):
         indent = len(line) - len(line.lstrip())
         if below >= 0 and (not line.strip() or indent > below):
             lines.append(line[:indent] + MASK + "\n" if line.strip() else line)

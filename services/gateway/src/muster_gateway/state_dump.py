@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from muster_service.go_json import go_json
-from muster_service.secrets import masked_json
+from muster_service.secrets import masked_json, masked_text
 
 from muster_gateway.codec import CommandAnswer, CommandCode
-from muster_gateway.errors import GatewayError, ViewSilent
+from muster_gateway.errors import GatewayError, SchedulerSilent, ViewSilent
 from muster_gateway.view_client import PIECE_BYTES, ViewClient, path_of
 
 _OK, _NOT_FOUND = 200, 404
@@ -93,7 +93,7 @@ class StateDump:
                 yield part
             yield b"]}"
         # 3. what the RM says
-        yield b'],"rmDiagnostics":%b}\n' % await _own_words(own)
+        yield b'],"rmDiagnostics":%b}\n' % await _own_words(self._rm_id, own)
 
     async def _json(self, *parts: str) -> Any:
         answer = await self._view.get(path_of(*parts), self._rm_id)
@@ -135,17 +135,22 @@ async def _elements(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         raise ViewSilent("the view broke off in its answer: try again")
 
 
-async def _own_words(own: asyncio.Task[CommandAnswer] | None) -> bytes:
+async def _own_words(rm_id: str, own: asyncio.Task[CommandAnswer] | None) -> bytes:
     """What the RM says, as JSON: its dump, or why there is none."""
     if own is None:
         return go_json(NO_CALLBACK)
     try:
         answer = await own
+    except SchedulerSilent:
+        # The scheduler passes the RM's answer on, and answers at once for an RM that cannot be asked.
+        return go_json(
+            {"error": f"the resource manager {rm_id} did not answer, and no scheduler said why: make another dump"}
+        )
     except GatewayError as error:
         return go_json({"error": str(error)})
     if answer.code is not CommandCode.OK:
         no_callback = answer.message == NO_CALLBACK["empty"]
-        return go_json(NO_CALLBACK if no_callback else {"error": answer.message})
+        return go_json(NO_CALLBACK if no_callback else {"error": masked_text(answer.message)})
     try:
         return go_json(masked_json(json.loads(answer.json)))
     except (ValueError, OverflowError, RecursionError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_service.secrets import MASK, is_secret
+from muster_service.secrets import MASK, is_secret, masked_text
 
 from muster_scheduler.core import config_diff
 from muster_scheduler.core.config import ClusterConfig
@@ -58,8 +58,10 @@ def _line(change: config_diff.Change) -> str:
 
 def _masked(change: config_diff.Change) -> config_diff.Change:
     _, is_property, name = change.what.partition("properties.")
-    if not is_property or not is_secret(name):
+    if not is_property:
         return change
+    if not is_secret(name):
+        return replace(change, old=masked_text(change.old), new=masked_text(change.new))
     return replace(change, old=change.old and MASK, new=change.new and MASK)
 
 

@@ -372,8 +372,8 @@ def _existing(node_id: str, step: Plain) -> tuple[c.AskItem, ...]:
     """What the RM says is on the node already."""
     items: list[c.AskItem] = []
     for part in step.get("existing", ()):
-        _known(part, {"allocation", *_ASK_WORDS, "holds", "uuid"}, "existing")
-        items += _ask_items("allocation", {**part, "node": node_id, "now_ns": step["now_ns"]})
+        _known(part, {"allocation", *_ASK_WORDS, "holds", "uuid", "node"}, "existing")
+        items += _ask_items("allocation", {"node": node_id, **part, "now_ns": step["now_ns"]})
     return tuple(items)
 
 

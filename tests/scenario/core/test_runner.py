@@ -302,8 +302,12 @@ def test_what_a_node_holds_when_it_comes() -> None:
     run(scenario([STEPS[0], {**come, "expect": {"placed": {"x": {"old1": "n2", "old2": "n2"}}}}]))
     with pytest.raises(AssertionError):
         run(scenario([STEPS[0], {**come, "expect": {"placed": {"x": 0}}}]))
+    elsewhere = {**come, "existing": [{**existing[0], "node": "n1"}]}
+    run(scenario([STEPS[0], {**elsewhere, "expect": {"placed": {"x": 0}}}]))
+    with pytest.raises(AssertionError):
+        run(scenario([STEPS[0], {**elsewhere, "expect": {"placed": {"x": 2}}}]))
     with pytest.raises(ScenarioError):
-        run(scenario([STEPS[0], {**come, "existing": [{**existing[0], "node": "n1"}], "expect": {"placed": {"x": 2}}}]))
+        run(scenario([STEPS[0], {**come, "existing": [{**existing[0], "queue": "a"}], "expect": {"placed": {"x": 2}}}]))
 
 
 def test_a_restart_goes_on_with_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,6 +268,18 @@ def test_too_many_resource_types_are_refused_and_leave_none_behind(rig: Rig) -> 
     assert [item.nodeID for item in rig.of("rejected")] == ["n2"]  # type: ignore[attr-defined]
 
 
+def test_existing_allocations_are_on_the_node_that_they_come_with_or_rejected(rig: Rig) -> None:
+    """Seed 001: NodeInfo.existingAllocations; the message may say the node once more."""
+    existing = [make.allocation("x", "unsaid", vcore=1), make.allocation("x", "here", "n3", vcore=1)]
+    existing.append(make.allocation("x", "elsewhere", "n1", vcore=1))
+    info = si.NodeInfo(nodeID="n3", action=si.NodeInfo.CREATE, existingAllocations=existing)
+    rig.send(si.NodeRequest(nodes=[info]))
+    held = rig.core.partitions["default"].apps["x"].allocations
+    assert {key: allocation.node_id for key, allocation in held.items()} == {"unsaid": "n3", "here": "n3"}
+    (rejected,) = rig.of("rejectedAllocations")
+    assert (rejected.allocationKey, "n3" in rejected.reason, "n1" in rejected.reason) == ("elsewhere", True, True)  # type: ignore[attr-defined]
+
+
 def test_a_path_without_end_is_refused(rig: Rig) -> None:
     rig.send(make.application("deep", "root" + ".d" * 100_000))
     (rejected,) = rig.of("rejected")

@@ -271,6 +271,9 @@ class SchedulerCore:
             if reason or partition is None or item.action is NodeAction.DECOMISSION:
                 why = f"was rejected: {reason}" if reason else "is removed"
                 _reject(existing, f"node {item.node_id} {why}", out)
+            elif existing.node_id not in ("", item.node_id):
+                why = f"comes with node {item.node_id} and says that it is on node {existing.node_id[:_SHOWN_MAX]}"
+                _reject(existing, f"allocation {existing.key} {why}, expected the same", out)
             else:
                 self._take_ask(existing._replace(node_id=item.node_id, partition=partition.name), out, now_ns)
 
@@ -623,6 +626,11 @@ class SchedulerCore:
             return
         shape = partition.types.shape(item.quantities)
         old = partition.foreign.get(item.key) if app is None else _reported_before(app, item)
+        other = _with_uuid_of(app, item, old) if app is not None and item.uuid else None
+        if other is not None:
+            why = f"UUID {item.uuid} is that of allocation {other.key} of application {other.app_id} already"
+            _reject(item, f"allocation {item.key}: {why}", out)
+            return
         if old is not None:
             demand = partition.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
             allocation = partition.change(old, demand, item.node_id, item.uuid, out, now_ns, echo=True)
@@ -830,6 +838,16 @@ def _reported_before(app: Application, item: AskItem) -> Allocation | None:
             return held
     first = app.allocations.get(unique_key(item.key, 0))
     return first if first is not None and (not item.uuid or first.uuid in ("", item.uuid)) else None
+
+
+def _with_uuid_of(app: Application, item: AskItem, old: Allocation | None) -> Allocation | None:
+    """Another allocation of the application with the UUID that ``item`` would get: a release could not tell them apart.
+
+    (Of the application only: no more than one look for each of the many that a restarted RM reports.)
+    """
+    if old is not None and old.uuid == item.uuid:
+        return None
+    return next(iter(app.by_uuid.get(item.uuid, ())), None)
 
 
 def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:

@@ -106,8 +106,8 @@ def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
 
 
 def _existing(item: si.Allocation, node_id: str) -> AskItem:
-    """Only the previous generation has them; each is on the node that it comes with."""
-    return _allocation(item, previous=True)._replace(node_id=node_id, previous_generation=True)
+    """Only the previous generation has them; each is on the node that it comes with, unless it says otherwise."""
+    return _allocation(item, previous=True)._replace(node_id=item.nodeID or node_id, previous_generation=True)
 
 
 def _allocation(item: si.Allocation, *, previous: bool) -> AskItem:

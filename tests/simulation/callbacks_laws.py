@@ -107,7 +107,7 @@ class Laws:
     def asks(self, now_ns: int) -> tuple[bool, bool]:
         """Whether the RM is asked before something is placed; and before a preemption."""
         policy = self._policy
-        there = policy.connected or policy.waits or now_ns < policy.since_ns + policy.grace_ns
+        there = policy.connected or now_ns < policy.since_ns + policy.grace_ns
         return policy.predicates and there, policy.preemption and there
 
     def taken(self, core: SchedulerCore, command: Command, before: set[int], facts: list[Fact], now_ns: int) -> None:
@@ -216,6 +216,9 @@ class Laws:
         self._told.add(once)
         self.tally["allocations"] += 1
         if not self.asks(now_ns)[0]:
+            policy = self._policy
+            gone = not policy.connected and now_ns >= policy.since_ns + policy.grace_ns
+            must(not (policy.waits and gone), "absent", f"{made}: nothing is to be placed without the RM")
             self.tally["allocation: without a question"] += 1
             return
         if made.replaces is not None:

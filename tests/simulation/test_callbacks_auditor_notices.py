@@ -148,7 +148,7 @@ def _asked_for_ever(patch: pytest.MonkeyPatch) -> None:
     whole = Questions.take_policy
 
     def patient(self: Questions, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
-        whole(self, replace(policy, waits=True), out, now_ns)
+        whole(self, replace(policy, grace_ns=1 << 62), out, now_ns)
 
     patch.setattr(Questions, "take_policy", patient)
 
@@ -183,8 +183,10 @@ def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
     """All who may go do, however few the RM wants gone."""
     whole = Questions.answer
 
-    def all_of_them(self: Questions, *arguments: Any, **named: Any) -> None:
-        whole(self, *arguments, **{**named, "index": 1 << 20})
+    def all_of_them(self: Questions, question: int, *said: Any, **named: Any) -> None:
+        inquiry = self.open.get(question)
+        last = len(inquiry.victims) - 1 if inquiry is not None else -1
+        whole(self, question, *said, **{**named, "index": last})
 
     patch.setattr(Questions, "answer", all_of_them)
 

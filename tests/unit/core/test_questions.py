@@ -706,10 +706,41 @@ def test_an_rm_that_wants_to_wait_is_waited_for() -> None:
     for _ in range(20):
         rm.wait(30)
     assert not rm.placed("app")
-    rm.forget()
+    assert not rm.pile, "nobody is there who could be asked"
+    assert rm.is_quiet()
     rm.connect()
     assert rm.open == [("k", "n1")]
     assert allocations(rm.yes())
+
+
+def test_an_rm_that_wants_to_wait_is_asked_for_the_grace_and_then_no_more() -> None:
+    rm = Asking(LEAF, waits=True, grace_ns=5_000_000_000)
+    rm.connect()
+    rm.node("n1", m=4)
+    rm.app("app", "root.a")
+    rm.lose()
+    rm.ask("app", "k", m=1)
+    assert rm.open == [("k", "n1")]
+    out = rm.wait(6)
+    assert rm.is_quiet()
+    assert not rm.placed("app")
+    assert not [fact for fact in out.facts if isinstance(fact, PredicatesAsked)]
+    rm.forget()
+    rm.connect()
+    assert allocations(rm.yes())
+
+
+def test_when_nobody_refuses_any_more_refusals_hold_no_more() -> None:
+    rm = Asking(LEAF, grace_ns=5_000_000_000, retry_ns=60_000_000_000)
+    rm.connect()
+    rm.node("n1", m=4)
+    rm.app("app", "root.a")
+    rm.ask("app", "k", m=1)
+    rm.no()
+    assert rm.pending("app") == {"k": "REFUSED_BY_RM"}
+    rm.lose()
+    rm.wait(6)
+    assert rm.placed("app") == {"k": "n1"}
 
 
 def test_a_new_stream_that_wants_less_lets_go_what_it_would_not_be_asked() -> None:
@@ -933,8 +964,8 @@ def test_the_rm_may_want_more_gone_than_room_asks_for_and_they_go_in_the_order_o
     assert told(out, Termination.PREEMPTED_BY_SCHEDULER) == [key for _, key in question.victims]
 
 
-@pytest.mark.parametrize(("last_victim", "going"), [(-1, 1), (0, 1), (1, 2), (7, 2), (-(1 << 31), 1)])
-def test_an_index_out_of_bounds_is_taken_for_the_nearest(last_victim: int, going: int) -> None:
+@pytest.mark.parametrize(("last_victim", "going"), [(-1, 1), (0, 1), (1, 2), (2, 1), (7, 1), (-(1 << 31), 1)])
+def test_an_index_that_names_no_victim_says_nothing(last_victim: int, going: int) -> None:
     rm = preempting()
     (question,) = rm.pile
     out = rm.answer(Answer(question.question, True, last_victim=last_victim))

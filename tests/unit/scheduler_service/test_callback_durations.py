@@ -7,10 +7,9 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_scheduler.core.inquiries import SECOND_NS, CallbackPolicy
 from muster_scheduler.core.resources import INT64_MAX
-from muster_scheduler.follower import RmInfo
+from muster_scheduler.follower import CALLBACKS_ABSENT_KEY, RmInfo
 from muster_scheduler.service import generation
 from muster_scheduler.service.callback_stream import (
-    ABSENT_KEY,
     GRACE_KEY,
     RETRY_KEY,
     TIMEOUT_KEY,
@@ -76,7 +75,7 @@ def test_the_longest_durations_that_can_be_written_stop_nobody() -> None:
     assert len(rig.of("predicates")) == 2
 
 
-@pytest.mark.parametrize("key", [TIMEOUT_KEY, ABSENT_KEY, generation.KEY])
+@pytest.mark.parametrize("key", [TIMEOUT_KEY, CALLBACKS_ABSENT_KEY, generation.KEY])
 def test_a_warning_shows_the_beginning_of_a_value(key: str) -> None:
     rig = Rig()
     request = registration()

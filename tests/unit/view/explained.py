@@ -30,7 +30,7 @@ from muster_scheduler.core.objects import PreemptionRule
 from muster_scheduler.core.outcome import Outcome, PredicatesAsked
 from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
 from muster_scheduler.core.states import QueueEvent
-from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.follower import CALLBACKS_ABSENT_KEY, RmInfo, RmState
 from muster_scheduler.view import explain, explain_node, explain_queue
 from muster_service.go_json import go_json
 from preempting import Arena, item
@@ -265,6 +265,12 @@ def refused_by_rm() -> Explained:
     return Explained(arena)
 
 
+def rm_absent() -> Explained:
+    explained = no_node_has_room()
+    explained.info = RmInfo("rm", life="RUNNING", extra_config={CALLBACKS_ABSENT_KEY: "wait"})
+    return explained
+
+
 def rm_stopped() -> Explained:
     explained = no_node_has_room()
     explained.info = RmInfo("rm", life="STOPPED")
@@ -298,6 +304,7 @@ REASONS: dict[ReasonCode, Callable[[], Explained]] = {
     ReasonCode.PLACEHOLDER_STUCK: placeholder_stuck,
     ReasonCode.RM_ASKED: rm_asked,
     ReasonCode.REFUSED_BY_RM: refused_by_rm,
+    ReasonCode.RM_ABSENT: rm_absent,
     ReasonCode.QUEUE_STOPPED: queue_stopped,
     ReasonCode.RM_STOPPED: rm_stopped,
     ReasonCode.RM_HELD: rm_held,

@@ -8,7 +8,7 @@ in which they can be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -66,6 +66,16 @@ TALLIED: tuple[str, ...] = Tally.__slots__
 _values = attrgetter(*TALLIED)
 
 
+# Of a registration's extraConfig: what happens without the RM's callback stream, accept or wait.
+CALLBACKS_ABSENT_KEY = "muster.callbacks.absent"
+WAIT, ACCEPT = "wait", "accept"
+
+
+def waits_for_callbacks(extra_config: Mapping[str, str]) -> bool:
+    """Whether nothing is to be placed while the RM's callback stream is not open."""
+    return extra_config.get(CALLBACKS_ABSENT_KEY, ACCEPT).strip().lower() == WAIT
+
+
 @dataclass(slots=True)
 class RmInfo:
     """What is recorded of an RM itself (proto RmObject and RegistrationObject).
@@ -102,6 +112,11 @@ class RmInfo:
     callbacks_since_ns: int = 0
     generation: str = ""
     generation_by: str = ""
+
+    @property
+    def is_absent(self) -> bool:
+        """It must be asked before anything is placed, and its callback stream is not open."""
+        return waits_for_callbacks(self.extra_config) and not self.callbacks.connected
 
     @property
     def decides(self) -> bool:

@@ -56,6 +56,7 @@ class Questions:
     """What the RM of one partition is being asked.
 
     :ivar predicates: it is asked before something is placed; likewise ``preemption``, and ``states``: it is told.
+    :ivar silent: it wants to be asked, its stream is gone, and it said that nothing is to be placed then.
     :ivar number: gives the next question's number, unique for the RM.
     :ivar open: by question id, oldest first.
     """
@@ -65,6 +66,7 @@ class Questions:
         self.policy = CallbackPolicy()
         self.predicates = self.preemption = self.states = False
         self.number: Callable[[], int] = _no_number
+        self.silent = False
         self.open: dict[int, Inquiry] = {}
         self.gone = False
         # Those whose asks do not say yet what they wait for, oldest first.
@@ -91,14 +93,24 @@ class Questions:
     def _review_policy(self, out: Outcome, now_ns: int) -> None:
         policy = self.policy
         lost_ns = policy.since_ns + policy.grace_ns
-        there = policy.connected or policy.waits or now_ns < lost_ns
-        self.predicates = policy.predicates and there
-        self.preemption = policy.preemption and there
+        there = policy.connected or now_ns < lost_ns
+        self.predicates = policy.predicates and (there or policy.waits)
+        self.preemption = policy.preemption and (there or policy.waits)
         self.states = policy.states and there
-        if there and not policy.connected and not policy.waits and now_ns < lost_ns != self._lost_ns:
+        if there and not policy.connected and lost_ns != self._lost_ns:
             self._lost_ns = lost_ns
             self._partition.deadlines.append((lost_ns, self))
+        self.silent = policy.waits and not there
+        if self.silent:
+            self._partition.deciding = False
+            self.withdraw_all(out)
         self._accept_unwanted(out, now_ns)
+        if not self.predicates:
+            for ask in [ask for ask in self._refused if ask.refusals is not None and ask.refusals.nodes]:
+                assert ask.refusals is not None, f"nothing is refused for {ask}"
+                self._forget(ask, list(ask.refusals.nodes))
+                ask.refusals.until_ns = 0
+                self._look_again(ask, out)
 
     def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
         """What nobody is there any more to refuse, or wants to be asked."""
@@ -110,7 +122,7 @@ class Questions:
 
     def come(self, out: Outcome, now_ns: int) -> None:
         """Its deadline has come: answers that are late, or the end of the grace after the stream was lost."""
-        if not self.policy.connected and (self.predicates or self.preemption or self.states):
+        if not self.policy.connected and not self.silent and (self.predicates or self.preemption or self.states):
             self._review_policy(out, now_ns)
         for inquiry in list(self._quick):
             if inquiry.asked.since_ns + SLOW_NS > now_ns:
@@ -267,7 +279,8 @@ class Questions:
         if inquiry is None:
             return
         inquiry.answers[question] = None if fits else reason[:REASON_CHARACTERS_MAX]
-        inquiry.going = min(max(index + 1, inquiry.least), len(inquiry.victims))
+        # (An index that names no victim says nothing: nobody goes whom the RM did not name.)
+        inquiry.going = max(index + 1, inquiry.least) if index < len(inquiry.victims) else inquiry.least
         node = inquiry.nodes[question]
         if not fits:
             out.facts.append(QuestionRefused(question, unanswered))

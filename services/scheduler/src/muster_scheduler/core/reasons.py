@@ -55,6 +55,8 @@ class ReasonCode(StrEnum):
     QUEUE_STOPPED = "QUEUE_STOPPED"
     # The resource manager is stopped: nothing is decided for it until it registers again.
     RM_STOPPED = "RM_STOPPED"
+    # The RM wants to be asked before anything is placed, and its callback stream is not open.
+    RM_ABSENT = "RM_ABSENT"
     # An operator paused the resource manager: nothing is decided for it until it is resumed.
     RM_HELD = "RM_HELD"
 
@@ -240,6 +242,9 @@ class Reason:
                 return (
                     f"The resource manager was asked whether it may go to node {self.node}, and has not answered yet."
                 )
+            case ReasonCode.RM_ABSENT:
+                wants = "The resource manager wants to be asked before anything is placed"
+                return f"{wants}, and its callback stream is not open."
             case ReasonCode.REFUSED_BY_RM:
                 last = f"{self.node} last" + (f": {self.said}" if self.said else "")
                 return f"The resource manager refused {self.nodes} node{'' if self.nodes == 1 else 's'} for it, {last}."

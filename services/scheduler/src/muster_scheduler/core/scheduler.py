@@ -119,17 +119,15 @@ class SchedulerCore:
             case UpdateConfiguration():
                 out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
             case SetDeciding():
-                for each in self.partitions.values() if command.deciding and not self._deciding else ():
-                    rearm(each)
                 self._deciding = command.deciding
-                for each in self.partitions.values():
-                    each.deciding = command.deciding
-                    if not command.deciding:
-                        each.questions.withdraw_all(out)
+                self._review_deciding()
+                for each in self.partitions.values() if not command.deciding else ():
+                    each.questions.withdraw_all(out)
             case SetCallbacks():
                 self._policy = command.policy
                 for each in self.partitions.values():
                     each.questions.take_policy(command.policy, out, now_ns)
+                self._review_deciding()
             case Answers():
                 self._answer(command, out, now_ns)
             case SetGeneration():
@@ -163,8 +161,8 @@ class SchedulerCore:
                 reload.reconfigure(known, each, out, now_ns)
                 continue
             self.partitions[name] = new = self._new_partition(each)
-            new.deciding = self._deciding
             new.questions.take_policy(self._policy, out, now_ns)
+            new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
             new.announce_queues(out, now_ns)
         self.partitions = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
@@ -175,6 +173,14 @@ class SchedulerCore:
         partition = Partition(config, searching=self._searching)
         partition.questions.number = self._submission  # (one order for all numbers: it survives restarts)
         return partition
+
+    def _review_deciding(self) -> None:
+        """Nothing is decided while the RM is stopped or held, nor where it must be asked and is not there."""
+        for partition in self.partitions.values():
+            deciding = self._deciding and not partition.questions.silent
+            if deciding and not partition.deciding:
+                rearm(partition)
+            partition.deciding = deciding
 
     def _answer(self, command: Answers, out: Outcome, now_ns: int) -> None:
         # (Refusals first: of several nodes asked about for one ask, all that will not do are known when one is taken.)

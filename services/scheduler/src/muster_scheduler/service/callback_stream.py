@@ -10,14 +10,12 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_scheduler.core.commands import Answer, Answers
 from muster_scheduler.core.inquiries import SECOND_NS, CallbackPolicy
 from muster_scheduler.core.properties import duration_text, parse_duration_ns
-from muster_scheduler.follower import RmInfo
+from muster_scheduler.follower import ACCEPT, CALLBACKS_ABSENT_KEY, WAIT, RmInfo, waits_for_callbacks
 
 # Keys of a registration's extraConfig.
 TIMEOUT_KEY = "muster.callbacks.timeout"
 RETRY_KEY = "muster.callbacks.retry"
 GRACE_KEY = "muster.callbacks.grace"
-ABSENT_KEY = "muster.callbacks.absent"
-WAIT, ACCEPT = "wait", "accept"
 _SHOWN_MAX = 256  # characters of a value in a warning
 
 # What each may be. Shorter ones would keep the scheduler busy with one RM's questions at the cost of all others; added
@@ -35,7 +33,7 @@ def policy_of(info: RmInfo) -> CallbackPolicy:
     Whoever registers with ``muster.callbacks.absent: wait`` wants to be asked, stream or not.
     """
     stream, extra, default = info.callbacks, info.extra_config, CallbackPolicy()
-    waits = extra.get(ABSENT_KEY, ACCEPT).strip().lower() == WAIT
+    waits = waits_for_callbacks(extra)
     return CallbackPolicy(
         predicates=stream.predicates or (waits and not stream.connected),
         preemption=stream.preemption_predicates,
@@ -89,9 +87,11 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
         if key in extra and _read_ns(extra, key) is None:
             bounds = f"from {duration_text(least_ns)} to {duration_text(most_ns)}"
             found.append((key, f"{extra[key][:_SHOWN_MAX]!r}, expected a duration such as 10s, {bounds}"))
-    absent = extra.get(ABSENT_KEY, ACCEPT).strip().lower()
+    absent = extra.get(CALLBACKS_ABSENT_KEY, ACCEPT).strip().lower()
     if absent not in (WAIT, ACCEPT):
-        found.append((ABSENT_KEY, f"{extra[ABSENT_KEY][:_SHOWN_MAX]!r}, expected {ACCEPT} or {WAIT}"))
+        found.append(
+            (CALLBACKS_ABSENT_KEY, f"{extra[CALLBACKS_ABSENT_KEY][:_SHOWN_MAX]!r}, expected {ACCEPT} or {WAIT}")
+        )
     return [
         pb.ConfigProblem(
             severity=pb.ConfigProblem.WARNING, path=f"extraConfig[{key}]", message=f"{why}: the default holds"

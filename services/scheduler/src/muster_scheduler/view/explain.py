@@ -40,6 +40,8 @@ def halt_of(info: RmInfo) -> Reason | None:
         return Reason(ReasonCode.RM_STOPPED)
     if info.held:
         return Reason(ReasonCode.RM_HELD, said=info.held_reason)
+    if info.is_absent:
+        return Reason(ReasonCode.RM_ABSENT)
     return None
 
 

@@ -56,6 +56,7 @@ class FakeGateway:
         self.refuse_streams: tuple[grpc.StatusCode, str] | None = None
         self.lose_before: dict[str, int] = {}
         self.lose_after: dict[str, int] = {}
+        self.warnings: list[str] = []  # of a registration
         self.greets = True  # sends its headers at once; else with the first response
         self.redeliver = 0  # how many responses before the resume position are sent once more
         self.paused = asyncio.Event()
@@ -130,6 +131,7 @@ class FakeGateway:
         self.registrations.append(request)
         self.known = True
         self.skip_number()
+        context.set_trailing_metadata([("muster-warning-bin", text.encode()) for text in self.warnings])
         return si.RegisterResourceManagerResponse()
 
     def _handler(self, kind: str) -> Callable[[AsyncIterator[Any], grpc.aio.ServicerContext], Any]:

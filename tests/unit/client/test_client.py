@@ -23,6 +23,7 @@ from muster_client import stream as client_stream
 from muster_client.errors import (
     CallbackFailed,
     ClientClosed,
+    ClientError,
     RegistrationFailed,
     RegistrationRejected,
     ReregistrationNeeded,
@@ -30,6 +31,7 @@ from muster_client.errors import (
     Superseded,
 )
 from muster_proto.si.v1 import si_pb2 as si
+from structlog.testing import capture_logs
 from unit.client.fake_gateway import FakeGateway
 
 QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=50, backoff_seed=1, register_timeout_s=5, close_timeout_s=2)
@@ -269,6 +271,69 @@ async def test_the_second_answer_to_a_node_that_was_sent_twice_stays_inside(gate
         await rm.send_nodes([node("n1", {"vcore": 1})])  # a mistake of the RM's own is told
         await rm.nodes_answered()
     assert seen.nodes == [("accepted", "n1"), ("rejected", "n1")]
+
+
+async def test_the_repeated_creation_of_a_node_is_told_apart_from_its_update(gateway: FakeGateway, seen: Seen) -> None:
+    update = si.NodeInfo.UPDATE
+    async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
+        gateway.answer = lambda kind, request: []
+        await rm.register()
+        gateway.lose_after["node"] = 0
+        await rm.send_nodes([node("n1", {"vcore": 1})])
+        await until(lambda: len(gateway.taken) == 2, "it is sent again")
+        await rm.send_nodes([node("n1", {"vcore": 2}, action=update)])
+        await until(lambda: len(gateway.taken) == 3, "the update")
+        accepted = si.NodeResponse(accepted=[si.AcceptedNode(nodeID="n1")])
+        await gateway.emit("node", accepted)
+        await gateway.emit("node", si.NodeResponse(rejected=[si.RejectedNode(nodeID="n1", reason="node exists")]))
+        await until(lambda: rm.metrics.answers_dropped_as_repeated == 1, "the second answer")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(rm.nodes_answered(), 0.02)
+        await gateway.emit("node", si.NodeResponse(accepted=[si.AcceptedNode(nodeID="n1")]))
+        await rm.nodes_answered()
+    assert seen.nodes == [("accepted", "n1"), ("accepted", "n1")]
+
+
+@pytest.mark.parametrize("action", [si.NodeInfo.UPDATE, si.NodeInfo.DRAIN_NODE, si.NodeInfo.DECOMISSION])
+async def test_each_item_of_a_node_is_waited_for(gateway: FakeGateway, seen: Seen, action: Any) -> None:
+    async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
+        await rm.register()
+        gateway.answer = lambda kind, request: []
+        await rm.send_nodes([node("n1", {"vcore": 1}), node("n1", {}, action=action)])
+        waiting = asyncio.create_task(rm.nodes_answered())
+        await until(lambda: len(gateway.taken) == 1, "the message")
+        for number in range(2):
+            await until(lambda: len(seen.nodes) == number, "the answers so far")  # noqa: B023 - at once
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            await gateway.emit("node", si.NodeResponse(accepted=[si.AcceptedNode(nodeID="n1")]))
+        await waiting
+        await rm.send_nodes([node("n1", {}, action=action)])
+        rejected = si.NodeResponse(rejected=[si.RejectedNode(nodeID="n1", reason="bad")])
+        await gateway.emit("node", rejected, numbered=False)
+        await rm.nodes_answered()
+    assert seen.nodes == [("accepted", "n1"), ("accepted", "n1"), ("rejected", "n1")]
+
+
+async def test_what_is_odd_about_a_registration_is_logged_and_told(gateway: FakeGateway) -> None:
+    gateway.warnings = ["extraConfig: 'muster.callbacks.timeout': 'zehn'", "ü"]
+    async with RmClient(gateway.address, "r1", settings=QUICK) as rm:
+        assert rm.warnings == ()
+        with capture_logs() as logged:
+            await rm.register()
+        assert rm.warnings == tuple(gateway.warnings)
+        assert [(each["log_level"], each["warning"]) for each in logged if "warning" in each] == [
+            ("warning", text) for text in gateway.warnings
+        ]
+        gateway.warnings = []
+        await rm.register()
+        assert rm.warnings == ()
+
+
+@pytest.mark.parametrize("rm_id", ["clüster", "a\nb", "鍵"])
+def test_an_rm_id_that_no_call_can_carry_is_refused_before_any(rm_id: str) -> None:
+    with pytest.raises(ClientError, match=r"rm_id: .*expected printable ASCII"):
+        RmClient("127.0.0.1:1", rm_id)
 
 
 async def test_finds_a_gateway_that_comes_back(gateway: FakeGateway, seen: Seen) -> None:

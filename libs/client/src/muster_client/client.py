@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -37,6 +38,7 @@ from muster_client.stream import Metadata, RmStream
 log = structlog.get_logger(__name__)
 
 RM_ID_METADATA = "muster-rm-id"  # whose stream it is, said before the first message
+WARNING_METADATA = "muster-warning-bin"  # what is odd about a registration that was taken
 
 _SERVICE = "/si.v1.Scheduler/"
 _CALLBACKS = "/muster.v1.Callbacks/Connect"
@@ -66,11 +68,15 @@ class RmClient:
     beside this package.
 
     :param address: a gRPC target: host:port, or ipv4:host:port,host:port for several gateways.
-    :param rm_id: names the RM's cluster (seed 000: rmID).
+    :param rm_id: names the RM's cluster (seed 000: rmID). Printable ASCII: it travels in metadata as well.
     :param config: the queue configuration, as YAML text; empty: the gateway's default.
     :param callbacks: what to call; see :class:`Callbacks`.
     :param credentials: of the channel; None: plain text.
     :param metadata: sent with every call (a token, say).
+    :ivar warnings: what the scheduler found odd about the last registration, a configuration's key without effect, say;
+        logged, too.
+
+    Raises: ClientError for an rm_id that no call can carry.
     """
 
     def __init__(
@@ -89,7 +95,10 @@ class RmClient:
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
     ) -> None:
+        if not (rm_id.isascii() and rm_id.isprintable()):
+            raise ClientError(f"rm_id: {rm_id!r}, expected printable ASCII: it is sent in the calls' metadata")
         self.rm_id = rm_id
+        self.warnings: tuple[str, ...] = ()
         self.metrics = ClientMetrics()
         self._registration = si.RegisterResourceManagerRequest(
             rmID=rm_id,
@@ -114,6 +123,8 @@ class RmClient:
         self._asked = self._callback_stream() if wants_callbacks(self._callbacks) else None
         if self._asked is not None:
             self._streams += (self._asked,)
+        # By node, what has no answer yet, in order: True for a creation (which the journal knows), False for a change.
+        self._node_items: defaultdict[str, deque[bool]] = defaultdict(deque)
         self._register_lock = asyncio.Lock()
         self._supervisor: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
@@ -190,9 +201,12 @@ class RmClient:
     # ---- sending -------------------------------------------------------------------------------------------------
 
     async def send_nodes(self, nodes: Sequence[si.NodeInfo]) -> None:
-        """Nodes to create, update, drain or decommission. Creations are answered through on_node."""
+        """Nodes to create, update, drain or decommission. Each is answered through on_node."""
         message = si.NodeRequest(nodes=nodes, rmID=self.rm_id)
-        await self._send(self._nodes, message, [item.nodeID for item in nodes if item.action in _CREATIONS])
+        items = [(item.nodeID, item.action in _CREATIONS) for item in nodes]
+        await self._send(self._nodes, message, [node_id for node_id, creation in items if creation])
+        for node_id, creation in items:  # (the writer is another task: no answer has come yet)
+            self._node_items[node_id].append(creation)
 
     async def send_applications(
         self, new: Sequence[si.AddApplicationRequest] = (), remove: Sequence[si.RemoveApplicationRequest] = ()
@@ -247,8 +261,12 @@ class RmClient:
         return configuration_answer(await self._asked.update_configuration(request, timeout_s))
 
     async def nodes_answered(self) -> None:
-        """Returns when every created node is accepted or rejected. Bound it with asyncio.timeout."""
-        await self._nodes.all_answered()
+        """Returns when every node sent is accepted or rejected: created, updated, drained, taken out.
+
+        Bound it with asyncio.timeout. After a lost stream a change may be answered twice: the second answer may then
+        count for a later change of the same node.
+        """
+        await self._nodes.all_answered(lambda: bool(self._node_items))
 
     async def applications_answered(self) -> None:
         """Returns when every added application is accepted or rejected. Bound it with asyncio.timeout."""
@@ -306,10 +324,23 @@ class RmClient:
 
     async def _on_node(self, response: si.NodeResponse) -> None:
         numbered = response.responseSequence > 0
-        accepted = [item for item in response.accepted if self._first(self._nodes, item.nodeID, numbered)]
-        rejected = [item for item in response.rejected if self._first(self._nodes, item.nodeID, numbered)]
+        accepted = [i for i in response.accepted if self._first_of_node(i.nodeID, numbered, rejected=False)]
+        rejected = [i for i in response.rejected if self._first_of_node(i.nodeID, numbered, rejected=True)]
         if self._callbacks.on_node and (accepted or rejected):
             await _settle(self._callbacks.on_node(accepted, rejected))
+
+    def _first_of_node(self, node_id: str, numbered: bool, *, rejected: bool) -> bool:
+        """The same of a node's item: its oldest one without an answer; admission's answer overtakes, so its newest."""
+        items = self._node_items.get(node_id)
+        creation = items is None or (items[0] if numbered else items[-1])
+        if not creation and rejected and self._nodes.journal.is_repeated(node_id):
+            # A creation that was sent twice is rejected the second time: it is there.
+            return self._first(self._nodes, node_id, numbered)
+        if items is not None:
+            items.popleft() if numbered else items.pop()
+            if not items:
+                del self._node_items[node_id]
+        return self._first(self._nodes, node_id, numbered) if creation else True
 
     def _first(self, stream: RmStream[Any], key: str, numbered: bool) -> bool:
         if stream.answered(key, numbered=numbered):
@@ -400,8 +431,10 @@ class RmClient:
         backoff = self._backoff("register")
         while True:
             left_s = deadline - self._clock.monotonic()
+            asked = call(self._registration, timeout=max(left_s, 0.001), metadata=grpc.aio.Metadata(*self._metadata))
             try:
-                await call(self._registration, timeout=max(left_s, 0.001), metadata=grpc.aio.Metadata(*self._metadata))
+                await asked
+                trailing = await asked.trailing_metadata()
             except grpc.aio.AioRpcError as error:
                 code, details = error.code(), error.details() or ""
                 if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -414,10 +447,14 @@ class RmClient:
                 await asyncio.sleep(wait_s)
             else:
                 self.metrics.registrations += 1
+                self.warnings = tuple(_text(value) for key, value in trailing or () if key == WARNING_METADATA)
+                for warning in self.warnings:
+                    log.warning("the registration was taken with a warning", rm=self.rm_id, warning=warning)
                 return
 
     def _start_streams(self) -> None:
         self._unknown = ""
+        self._node_items.clear()
         for stream in self._streams:
             stream.begin()
         self._supervisor = asyncio.create_task(self._supervise(), name=f"muster client {self.rm_id}")
@@ -503,6 +540,10 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):
         await task
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode(errors="replace")
 
 
 def _seed(seed: int | None, name: str) -> int | None:

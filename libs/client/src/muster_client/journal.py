@@ -142,6 +142,10 @@ class Journal:
             self._taken(index)
         return True
 
+    def is_repeated(self, key: Hashable) -> bool:
+        """Whether the item has its answer, and was sent twice: another answer may come."""
+        return key in self._repeated and key not in self._unanswered
+
     def withdrawn(self, key: Hashable, *, numbered: bool) -> None:
         """The item will get no answer any more, if it had none: it was taken back, or given up."""
         index = self._unanswered.pop(key, None)

@@ -131,10 +131,13 @@ class RmStream(Generic[R]):
         self.journal.append(payload, keys, hints)
         self._changed.set()
 
-    async def all_answered(self) -> None:
-        """Returns when every answerable item given to this stream has its answer. Raises: as send."""
+    async def all_answered(self, waits: Callable[[], bool] = lambda: False) -> None:
+        """Returns when every answerable item given to this stream has its answer. Raises: as send.
+
+        :param waits: whether there is something beside what the journal knows.
+        """
         generation = self._generation
-        while self.journal.unanswered:
+        while self.journal.unanswered or waits():
             self._must_be_usable(generation)
             self._answer.clear()
             await self._answer.wait()

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import Any
 
 import httpx
 import pytest
 from builders import nodes
 from muster_gateway.view_client import ViewClient, path_of
-from muster_scheduler.core.commands import AskItem, NodeAction, NodeItem, UpdateAllocations, UpdateNodes
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    NodeAction,
+    NodeItem,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
 from muster_scheduler.view import explain_node
 from muster_scheduler.view.explain import halt_of
 from muster_si.constants import REQUIRED_NODE_TAG
@@ -104,6 +113,36 @@ def test_what_is_not_the_schedulers_is_apart(bench: Bench) -> None:
     assert found["allocations"] == []
     assert found["occupied"] == {"vcore": 1}
     assert "Nothing is allocated on it, and 1 that is not the scheduler's." in found["message"]
+
+
+def test_many_that_wait_are_looked_at_in_many_small_steps(bench: Bench) -> None:
+    """Between two pieces others get their turn: none may be the look at them all."""
+    groups, applications = 1_000, 500
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=1)
+    idle = tuple(AppItem(f"idle-{n}", "root.b", "default", "alice") for n in range(applications))
+    rm.do(UpdateApplications(idle))
+    rm.cluster.app("y", "root.b")
+    rm.do(UpdateAllocations([AskItem(f"k{n}", "y", "default", {"memory": n + 1}) for n in range(groups)]))
+    partition = rm.cluster.partition
+    pieces = list(explain_node.explained(partition, partition.nodes["n1"], halt=None))
+    empty = list(takewhile(lambda piece: not piece, pieces))
+    assert len(empty) == (groups + applications + 1) // explain_node._PER_STEP
+    assert json.loads(b"".join(pieces))["waiting"]["asks"] == groups
+
+
+def test_what_goes_between_two_pieces_is_left_out(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=1)
+    for app in ("x", "y"):
+        rm.cluster.app(app, "root.b")
+        rm.do(UpdateAllocations([AskItem(f"k{n}", app, "default", {"memory": n + 1}) for n in range(300)]))
+    partition = rm.cluster.partition
+    pieces = explain_node.explained(partition, partition.nodes["n1"], halt=None)
+    assert next(pieces) == b""
+    rm.do(UpdateApplications((), (("default", "x"), ("default", "y"))))
+    found = json.loads(b"".join(pieces))
+    assert found["waiting"]["asks"] == explain_node._PER_STEP - 2  # those of before; x itself, and the one at its turn
 
 
 @pytest.mark.parametrize("node_id", ["a/b", "100%", "n ü", "..", "%2F", "a?b#c"])

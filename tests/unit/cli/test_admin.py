@@ -72,6 +72,33 @@ def test_of_several_one_must_be_named_and_of_none_there_is_nothing_to_say(
     assert asked(gateway) == []
 
 
+@pytest.mark.parametrize(
+    "command", [("admin", "rms"), ("admin", "dump"), ("explain", "node", "n"), ("config", "apply")]
+)
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--timeout-s", "0"), "--timeout-s 0: expected more than 0 s"),
+        (("--timeout-s=-1",), "--timeout-s -1: expected more than 0 s"),
+        (("--timeout-s", "nan"), "--timeout-s nan: expected more than 0 s"),
+        (("--gateway", ""), "--gateway '': expected the gRPC address of a gateway, host:port"),
+    ],
+)
+def test_flags_that_no_call_can_be_made_with(
+    gateway: AdminGateway,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    flags: tuple[str, ...],
+    said: str,
+) -> None:
+    more = (__file__,) if command == ("config", "apply") else ()
+    whom = () if "--gateway" in flags else ("--gateway", gateway.address)
+    assert run([*command, *more, *whom, *flags]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"muster: {said}\n")
+    assert gateway.called == []
+
+
 # ---- admin ----------------------------------------------------------------------------------------------------------
 
 

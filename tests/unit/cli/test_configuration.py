@@ -49,6 +49,22 @@ def test_what_it_changed_is_printed_line_by_line(
     assert (request.rmID, request.config) == ("my-rm", "partitions: []\n")
 
 
+def test_the_only_rm_is_meant(gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    managers = [admin_pb2.ResourceManager(rm_id=name) for name in ("a", "b")]
+    gateway.answers["ListResourceManagers"] = admin_pb2.ListResourceManagersResponse(resource_managers=managers[:1])
+    call = ["config", "apply", str(file), "--gateway", gateway.address]
+    assert run(call) == 0
+    assert "is in force for a" in capsys.readouterr().out
+    assert [request.rmID for request, _ in gateway.asked] == ["a"]
+    gateway.answers["ListResourceManagers"] = admin_pb2.ListResourceManagersResponse(resource_managers=managers)
+    assert run(call) == 2
+    assert capsys.readouterr().err == "muster: --rm: 2 resource managers are registered, expected one of a, b\n"
+    gateway.answers["ListResourceManagers"] = (grpc.StatusCode.UNAVAILABLE, "away")
+    assert run(call) == 1
+    assert capsys.readouterr().err == f"muster: {gateway.address}: no answer: away (UNAVAILABLE)\n"
+    assert len(gateway.asked) == 1
+
+
 def test_no_change_is_said(gateway: AdminGateway, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _apply(gateway, file) == 0
     assert capsys.readouterr().out == f"{file} is in force for my-rm, as it was before: no change\n"

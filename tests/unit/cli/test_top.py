@@ -172,6 +172,21 @@ def test_what_cannot_be_asked(
     assert not gateway.asked
 
 
+def test_an_address_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", "--gateway", "", "--once"]) == 2
+    assert capsys.readouterr().err == "muster: --gateway '': expected the gRPC address of a gateway, host:port\n"
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_of_several_rms_one_must_be_named(
+    gateway: MetricsGateway, capsys: pytest.CaptureFixture[str], *, once: bool
+) -> None:
+    several = 'Several resource managers are registered, name one with "rm": a, b'
+    gateway.answers = [(Code.INVALID_ARGUMENT, several)]
+    assert top(gateway, *(["--once"] if once else [])) == 2
+    assert capsys.readouterr().err == f"muster: {gateway.address}: {several}\n"
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_a_refusal_is_one_clear_line(
     gateway: MetricsGateway, capsys: pytest.CaptureFixture[str], *, once: bool

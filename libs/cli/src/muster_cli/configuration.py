@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from muster_cli.errors import CommandError, UsageError
+from muster_cli.operating import check_call, only_one
 from muster_cli.queue_config import read
 
 # The answer tells no more changes than these (proto/muster/v1/admin.proto).
@@ -22,12 +23,15 @@ _COLOURS = {"error": "red", "warning": "yellow"}
 def apply(file: Path, gateway: str, rm_id: str, timeout_s: float, console: Console) -> bool:
     """Sends a file's text to a gateway and prints the answer. Whether it is in force.
 
-    Raises UsageError for a file that cannot be read or is empty, CommandError when the gateway refuses the call or
-    does not answer it.
+    :param rm_id: "": the only RM that there is.
+
+    Raises UsageError for a file that cannot be read or is empty, and for several RMs and none named; CommandError when
+    the gateway refuses the call or does not answer it.
     """
+    check_call(gateway, timeout_s)
     text = read_configuration(file)
     try:
-        answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
+        rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s))
     except AdminRefused as error:
         raise CommandError(f"{gateway}: {error.details} ({error.code.name})") from error
     except AdminFailed as error:
@@ -48,9 +52,14 @@ def read_configuration(file: Path) -> str:
     return text
 
 
-async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> ConfigurationAnswer:
+async def _ask(gateway: str, rm_id: str, text: str, timeout_s: float) -> tuple[str, ConfigurationAnswer]:
     async with AdminClient(gateway) as admin:
-        return await admin.update_configuration(rm_id, text, timeout_s=timeout_s)
+        if not rm_id:
+            try:
+                rm_id = await only_one(admin, timeout_s)
+            except AdminFailed as error:  # nothing was given to anybody
+                raise CommandError(f"{gateway}: no answer: {error.details} ({error.code.name})") from error
+        return rm_id, await admin.update_configuration(rm_id, text, timeout_s=timeout_s)
 
 
 def print_problems(answer: ConfigurationAnswer, file: Path, console: Console) -> None:

@@ -289,13 +289,13 @@ def config_diff(old: Path, new: Path) -> int:
 
 
 @config_app.command(name="apply")
-def config_apply(file: Path, *, rm: str, gateway: str = "127.0.0.1:9090", timeout_s: float = 15.0) -> int:
+def config_apply(file: Path, *, rm: str = "", gateway: str = "127.0.0.1:9090", timeout_s: float = 15.0) -> int:
     """Gives a registered RM another queue configuration (YAML) while it runs: whole, or not at all.
 
     Prints what it changed, or what is wrong with it, with line and column. Exit code 0: it is in force.
 
     :param file: the queue configuration.
-    :param rm: the RM's id.
+    :param rm: the RM's id [the only one].
     :param gateway: gRPC address of a gateway.
     :param timeout_s: how long to wait for the answer.
     """

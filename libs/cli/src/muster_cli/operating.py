@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
@@ -49,6 +50,14 @@ class Operator:
         return {"partition": partition, "timeout_s": self.timeout_s}
 
 
+def check_call(gateway: str, timeout_s: float | None = None) -> None:
+    """Raises UsageError for flags that no call can be made with."""
+    if not gateway.strip():
+        raise UsageError(f"--gateway {gateway!r}: expected the gRPC address of a gateway, host:port")
+    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise UsageError(f"--timeout-s {timeout_s:g}: expected more than 0 s")
+
+
 def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) -> T:
     """Makes one call to the gateway, about the RM that is meant.
 
@@ -59,7 +68,7 @@ def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) ->
 
     async def asked() -> T:
         async with AdminClient(operator.gateway) as admin:
-            return await call(admin, operator.rm or await _only_one(admin, operator.timeout_s))
+            return await call(admin, operator.rm or await only_one(admin, operator.timeout_s))
 
     return run(operator, asked)
 
@@ -68,6 +77,8 @@ def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
     """The same for what is not about one RM."""
 
     from muster_client.errors import AdminFailed, AdminRefused
+
+    check_call(operator.gateway, operator.timeout_s)
 
     async def awaited() -> T:
         return await asked()
@@ -80,7 +91,8 @@ def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
         raise CommandError(f"{operator.gateway}: no answer: {error.details} ({error.code.name})") from error
 
 
-async def _only_one(admin: AdminClient, timeout_s: float) -> str:
+async def only_one(admin: AdminClient, timeout_s: float) -> str:
+    """The RM that is meant when none is named. Raises UsageError when there are several, CommandError for none."""
     found = [each.rm_id for each in await admin.list_resource_managers(timeout_s=timeout_s)]
     if not found:
         raise CommandError("no resource manager is registered")

@@ -27,6 +27,8 @@ from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_de
 
 log = structlog.get_logger(__name__)
 
+# What is on the gRPC address.
+_SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics; health and reflection"
 # An address that was taken between the check and the start.
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
@@ -64,7 +66,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     def ready() -> None:
         console = Console(highlight=False, soft_wrap=True)
         console.print(f"[bold green]Muster is ready[/] after {time.monotonic() - began_s:.1f} s. Ctrl-C stops it.")
-        console.print(f"  gRPC   {settings.gateway.grpc_address}   si.v1.Scheduler, health and reflection")
+        console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}")
         if settings.gateway.http_address:
             console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
         console.print(f"  data   {data_dir}   log.db, sessions.db, history/*.parquet")

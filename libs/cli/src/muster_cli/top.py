@@ -9,12 +9,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import grpc
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from muster_cli.errors import CommandError, UsageError
+from muster_cli.operating import check_call
 from muster_cli.top_screen import Room, screen
 
 INTERVAL_MIN_S = 0.1
@@ -51,9 +53,12 @@ def top(asked: Asked) -> int:
         raise UsageError(f"--interval {asked.interval_s:g}: expected at least {INTERVAL_MIN_S:g} s")
     if asked.nodes < 1:
         raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
+    check_call(asked.gateway)
     try:
         asyncio.run(_show(asked))
     except AdminRefused as error:
+        if error.code is grpc.StatusCode.INVALID_ARGUMENT:  # several RMs and none named, say
+            raise UsageError(f"{asked.gateway}: {error.details}") from error
         raise CommandError(f"{asked.gateway}: {error.details} ({error.code.name})") from error
     except AdminFailed as error:
         raise CommandError(f"{asked.gateway}: no answer: {error.details} ({error.code.name})") from error

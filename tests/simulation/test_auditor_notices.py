@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from muster_scheduler.core import cycle, figures, ordering, reload, scheduler
 from muster_scheduler.core.cycle import Cycle
+from muster_scheduler.core.lifecycle import Lifecycle
+from muster_scheduler.core.node_books import NodeBooks
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.objects import Application, Ledger, Queue, Tracker
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_cover import Branch, Guard
 from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.releases import Releases
 from muster_scheduler.core.resources import Shape, fits
 from muster_scheduler.core.scheduler import SchedulerCore
 from simulation.books import AuditFailure
@@ -129,16 +132,16 @@ def _max_applications(patch: pytest.MonkeyPatch) -> None:
 
 def _reservation_hiding(patch: pytest.MonkeyPatch) -> None:
     """Nodes that are kept free stay in the search."""
-    whole = Partition.list_node
+    whole = NodeBooks.list_node
 
-    def listed(self: Partition, node: Any) -> None:
+    def listed(self: NodeBooks, node: Any) -> None:
         kept, node.reservations = node.reservations, {}
         try:
             whole(self, node)
         finally:
             node.reservations = kept
 
-    patch.setattr(Partition, "list_node", listed)
+    patch.setattr(NodeBooks, "list_node", listed)
 
 
 def _reservation_age(patch: pytest.MonkeyPatch) -> None:
@@ -169,12 +172,12 @@ def _not_answered(patch: pytest.MonkeyPatch) -> None:
 
 def _release_not_told(patch: pytest.MonkeyPatch) -> None:
     """What the RM releases is not acknowledged."""
-    whole = Partition.release
+    whole = Releases.release
 
-    def silently(self: Partition, *args: Any, **named: Any) -> None:
+    def silently(self: Releases, *args: Any, **named: Any) -> None:
         whole(self, *args, **{**named, "tell": False})
 
-    patch.setattr(Partition, "release", silently)
+    patch.setattr(Releases, "release", silently)
 
 
 def _confirmation_told(patch: pytest.MonkeyPatch) -> None:
@@ -184,7 +187,7 @@ def _confirmation_told(patch: pytest.MonkeyPatch) -> None:
 
 def _event_lost(patch: pytest.MonkeyPatch) -> None:
     """The end of an allocation is in no event."""
-    patch.setattr(Partition, "_tell_gone", lambda self, allocation, detail, out, now_ns: None)
+    patch.setattr(Releases, "tell_gone", lambda self, allocation, detail, out, now_ns: None)
 
 
 def _reason_wrong(patch: pytest.MonkeyPatch) -> None:
@@ -232,13 +235,13 @@ def _reload_half(patch: pytest.MonkeyPatch) -> None:
 
 def _deadline_missed(patch: pytest.MonkeyPatch) -> None:
     """Applications do not complete."""
-    whole = Partition.expire
+    whole = Lifecycle.expire
 
-    def not_completing(self: Partition, app: Any, out: Outcome, now_ns: int) -> None:
+    def not_completing(self: Lifecycle, app: Any, out: Outcome, now_ns: int) -> None:
         if app.state != "Completing":
             whole(self, app, out, now_ns)
 
-    patch.setattr(Partition, "expire", not_completing)
+    patch.setattr(Lifecycle, "expire", not_completing)
 
 
 def _placement(patch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,13 @@ from muster_scheduler.core import admission, gangs
 from muster_scheduler.core.commands import Termination
 from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.gangs import Gangs
+from muster_scheduler.core.lifecycle import Lifecycle
 from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Queue
 from muster_scheduler.core.outcome import Detail, Outcome
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.placeholders import FreePlaceholders
+from muster_scheduler.core.queue_tree import QueueTree
+from muster_scheduler.core.releases import Releases
 from muster_scheduler.core.resources import Shape
 from muster_scheduler.core.states import AppState
 from simulation.books import AuditFailure
@@ -51,7 +54,7 @@ def _not_confirmed(patch: pytest.MonkeyPatch) -> None:
         whole(self, placeholder, ask, gang, out, now_ns)
         partition = self._partition
         termination, detail = Termination.PLACEHOLDER_REPLACED, Detail.ALLOC_REPLACED
-        partition.release(placeholder, termination, "", detail, out, now_ns, tell=False, completing=False)
+        partition.releases.release(placeholder, termination, "", detail, out, now_ns, tell=False, completing=False)
         self.swap(placeholder, out, now_ns)
 
     patch.setattr(Gangs, "_replace", gone)
@@ -135,18 +138,18 @@ def _hard_is_soft(patch: pytest.MonkeyPatch) -> None:
 
 def _reminder_lost(patch: pytest.MonkeyPatch) -> None:
     """What is not confirmed is not told again."""
-    patch.setattr(Partition, "remind", lambda self, allocation, out, now_ns: None)
+    patch.setattr(Releases, "remind", lambda self, allocation, out, now_ns: None)
 
 
 def _leftovers(patch: pytest.MonkeyPatch) -> None:
     """Unused placeholders of a completing application stay."""
-    whole = Partition.expire
+    whole = Lifecycle.expire
 
-    def without_placeholders(self: Partition, app: Application, out: Outcome, now_ns: int) -> None:
+    def without_placeholders(self: Lifecycle, app: Application, out: Outcome, now_ns: int) -> None:
         if app.state is not AppState.COMPLETING or app.gang is None or not app.gang.held:
             whole(self, app, out, now_ns)
 
-    patch.setattr(Partition, "expire", without_placeholders)
+    patch.setattr(Lifecycle, "expire", without_placeholders)
 
 
 def _miscounted(patch: pytest.MonkeyPatch) -> None:
@@ -205,13 +208,13 @@ def _admitted(patch: pytest.MonkeyPatch) -> None:
 
 def _gang_torn(patch: pytest.MonkeyPatch) -> None:
     """Single members are preempted, where a gang goes as a whole."""
-    whole = Partition.set_properties
+    whole = QueueTree.set_properties
 
-    def without_gangs(self: Partition, queue: Queue, texts: dict[str, str]) -> None:
+    def without_gangs(self: QueueTree, queue: Queue, texts: dict[str, str]) -> None:
         whole(self, queue, texts)
         queue.policy = replace(queue.policy, gangs_preempted_whole=False)
 
-    patch.setattr(Partition, "set_properties", without_gangs)
+    patch.setattr(QueueTree, "set_properties", without_gangs)
 
 
 def _flag_lost(patch: pytest.MonkeyPatch) -> None:

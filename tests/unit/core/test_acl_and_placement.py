@@ -185,7 +185,7 @@ def test_nothing_is_made_under_a_leaf() -> None:
 
 def test_made_queues_are_dynamic_and_all_or_nothing() -> None:
     partition = _partition(CREATING)
-    queue, created, reason = partition.create_queue(_place(partition, "root.p.q.r"))
+    queue, created, reason = partition.queue_tree.create_queue(_place(partition, "root.p.q.r"))
     assert queue is not None
     assert (queue.path, reason) == ("root.p.q.r", "")
     assert [(each.path, each.leaf, each.managed) for each in created] == [
@@ -194,7 +194,7 @@ def test_made_queues_are_dynamic_and_all_or_nothing() -> None:
         ("root.p.q.r", True, False),
     ]
     partition.queues["root.parent"].state = QueueState.DRAINING
-    assert partition.create_queue("root.parent.new.queue")[2].endswith("root.parent is draining")
+    assert partition.queue_tree.create_queue("root.parent.new.queue")[2].endswith("root.parent is draining")
     assert "root.parent.new" not in partition.queues
 
 
@@ -372,7 +372,7 @@ def test_nobody_gets_into_recovery_by_asking(rule: PlacementRuleConfig) -> None:
     partition = _partition(rule)
     for asked in (RECOVERY_PATH, "@Recovery@"):
         assert _place(partition, asked).startswith("no: ")
-    assert partition.create_queue(RECOVERY_PATH)[0] is not None
+    assert partition.queue_tree.create_queue(RECOVERY_PATH)[0] is not None
     assert _place(partition, RECOVERY_PATH).startswith("no: ")
     assert _place(partition, f"{RECOVERY_PATH}.below").startswith("no: ")
 

@@ -156,7 +156,7 @@ def _keep_for_two(cluster: Cluster) -> None:
     first.reservations[ask_of_second] = None
     ask_of_second.reserved = first
     second.reservations.clear()
-    cluster.partition.list_node(second)
+    cluster.partition.node_books.list_node(second)
 
 
 def _unmark(cluster: Cluster) -> None:

@@ -440,5 +440,5 @@ def test_another_policy_knows_the_work_that_there_is() -> None:
     counts = [(dict(shape.quantities)[MILLI], count) for shape, count in index.workload.shapes()]
     assert counts == [(500, 2), (1_500, 1)]
     assert [node.node_id for node in index] == sorted(
-        ("n1", "n2"), key=lambda name: (cluster.partition.score(cluster.the_node(name)), name)
+        ("n1", "n2"), key=lambda name: (cluster.partition.node_books.score(cluster.the_node(name)), name)
     )

@@ -295,7 +295,7 @@ def test_a_disabled_parent_protects_its_dynamic_leaves_too() -> None:
     arena = arena_of(POOR, "{name: top, parent: true, properties: {preemption.policy: disabled}}")
     arena.node("n", memory=10)
     arena.app("p", "root.poor")
-    leaf, _, problem = arena.partition.create_queue("root.top.made")
+    leaf, _, problem = arena.partition.queue_tree.create_queue("root.top.made")
     assert leaf is not None, problem
     arena.app("d", "root.top.made")
     arena.want("d", "k", memory=10)
@@ -518,7 +518,7 @@ def test_what_goes_on_the_node_that_is_kept_for_the_ask_is_room_for_it() -> None
     arena.partition.reserve(arena.the_ask("p", "ask"), arena.the_node("n"), Outcome(), arena.now_ns)
     going = arena.application("r").allocations["gone-soon"]
     why = preemption.Preempted(PreemptionRule.QUOTA, "", "", "root.rich", arena.now_ns)
-    arena.partition.preempt(going, why, "", Outcome(), arena.now_ns)
+    arena.partition.releases.preempt(going, why, "", Outcome(), arena.now_ns)
     assert victims(arena) == ["stays"]
 
 

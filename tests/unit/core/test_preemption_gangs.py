@@ -206,7 +206,7 @@ def test_members_that_were_told_already_do_not_keep_the_others() -> None:
     for n in range(3):
         member(arena, f"m{n}", "n0", memory=3)
     arena.held("r", "fills", "n1", memory=10, victim=False)
-    arena.partition.time_out(the(arena, "m0"), "over", Outcome(), arena.now_ns)
+    arena.partition.releases.time_out(the(arena, "m0"), "over", Outcome(), arena.now_ns)
     arena.want("p", "ask", memory=3)
     assert victims(arena) == ["m1", "m2"]
 
@@ -501,7 +501,7 @@ def test_a_placeholder_that_goes_already_is_no_victim(why: str) -> None:
     if why == "replaced":
         arena.want("g", "real", memory=10, task_group="t")
     else:
-        arena.partition.time_out(the(arena, "m0"), "over", Outcome(), arena.now_ns)
+        arena.partition.releases.time_out(the(arena, "m0"), "over", Outcome(), arena.now_ns)
     assert the(arena, "m0").told
     arena.want("p", "ask", memory=1)
     assert victims(arena) == ["m1"]
@@ -563,7 +563,7 @@ def test_a_daemon_takes_the_node_that_is_kept_for_a_replacement_and_the_real_ask
     member(arena, "m0", "n0", memory=5, gpu=1)
     arena.held("p", "fills", "n0", memory=5)
     # 1. The placeholder's node takes nobody new: the real ask will go to n1, which is kept for it.
-    arena.partition.set_node_state(arena.the_node("n0"), {}, schedulable=False)
+    arena.partition.node_books.set_node_state(arena.the_node("n0"), {}, schedulable=False)
     arena.want("g", "real", memory=5, task_group="t")
     real = arena.the_ask("g", "real")
     assert real.reserved is arena.the_node("n1")

@@ -106,7 +106,7 @@ def test_dynamic_queues_are_not_cut() -> None:
     template = "childtemplate: {resources: {max: {memory: 2}}, properties: {quota.preemption.delay: 60s}}"
     arena = Arena(root(f"{{name: top, parent: true, {template}}}"), preemption=ON)
     arena.node("n", memory=100)
-    made, _, problem = arena.partition.create_queue("root.top.made")
+    made, _, problem = arena.partition.queue_tree.create_queue("root.top.made")
     assert made is not None, problem
     arena.app("x", "root.top.made")
     arena.held("x", "k", "n", memory=5)
@@ -264,7 +264,7 @@ def test_daemons_and_those_told_to_go_are_not_told() -> None:
     arena.held("x", "told", "n", memory=2)
     arena.held("x", "plain", "n", memory=2)
     why = Preempted(PreemptionRule.QUOTA, "", "", "root.a", arena.now_ns)
-    arena.partition.preempt(arena.application("x").allocations["told"], why, "", Outcome(), arena.now_ns)
+    arena.partition.releases.preempt(arena.application("x").allocations["told"], why, "", Outcome(), arena.now_ns)
     assert preemption_quota.excess(arena.queue("root.a")) == {arena.partition.types.number("memory"): 3}
     assert gone(arena) == ["plain"]
 

@@ -178,7 +178,7 @@ def _remove_app(rm: Asking) -> None:
 
 def _fail_app(rm: Asking) -> None:
     app = rm.application("app")
-    rm.partition.fail(app, "it failed", Outcome(), rm.now_ns)
+    rm.partition.lifecycle.fail(app, "it failed", Outcome(), rm.now_ns)
     rm.do()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from builders import Cluster
-from muster_scheduler.core import partition as limits
 from muster_scheduler.core.commands import AppItem, UpdateApplications
+from muster_scheduler.core.lifecycle import REJECTED_MAX
 from muster_scheduler.core.states import TERMINATED_TIMEOUT_NS, AppState
 
 SECOND_NS = 1_000_000_000
@@ -58,7 +58,7 @@ def test_the_same_id_that_is_let_in_lives_beside_its_refusal() -> None:
 
 def test_there_is_a_bound_and_the_oldest_go() -> None:
     cluster = _cluster()
-    for number in range(limits.REJECTED_MAX + 5):
+    for number in range(REJECTED_MAX + 5):
         cluster.core.apply(UpdateApplications((AppItem(f"x{number}", "root.no", "default", "u"),)), cluster.now_ns)
     kept = list(cluster.partition.rejected)
-    assert (len(kept), kept[0]) == (limits.REJECTED_MAX, "x5")
+    assert (len(kept), kept[0]) == (REJECTED_MAX, "x5")

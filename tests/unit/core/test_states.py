@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from builders import Cluster
-from muster_scheduler.core.partition import STORY_MAX
+from muster_scheduler.core.lifecycle import STORY_MAX
 from muster_scheduler.core.states import (
     APP_TERMINAL,
     APP_TRANSITIONS,

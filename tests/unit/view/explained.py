@@ -241,7 +241,7 @@ def queue_stopped() -> Explained:
     arena = one_queue()
     arena.want("app", "runs", vcore=8_000)
     arena.want("app", "ask", preempts=False, vcore=1_000)
-    arena.partition.change_queue_state(arena.queue("root.a"), QueueEvent.STOP)
+    arena.partition.queue_tree.change_queue_state(arena.queue("root.a"), QueueEvent.STOP)
     return Explained(arena)
 
 

@@ -222,7 +222,7 @@ async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None
     rm.cluster.node("n", vcore=1)
     rm.cluster.ask("x", "k", vcore=1)
     queue = rm.cluster.queue("root.a")
-    rm.cluster.partition.change_queue_state(queue, QueueEvent.REMOVE)
+    rm.cluster.partition.queue_tree.change_queue_state(queue, QueueEvent.REMOVE)
     queue.quota_ns = 7
     rm.cluster.outcomes[-1].touch(queue, "default")
     await bench.write(rm)
@@ -321,7 +321,7 @@ def test_in_a_stopped_queue_nothing_is_decided() -> None:
     cluster.app("x", "root.p.a")
     cluster.ask("x", "k", vcore=1)
     assert explained(cluster, "k")["reason"] == "NO_NODES"
-    cluster.partition.change_queue_state(cluster.queue("root.p"), QueueEvent.STOP)
+    cluster.partition.queue_tree.change_queue_state(cluster.queue("root.p"), QueueEvent.STOP)
     found = explained(cluster, "k")
     assert (found["reason"], found["limitQueue"]) == ("QUEUE_STOPPED", "root.p")
     assert found["message"] == "Queue root.p is stopped."

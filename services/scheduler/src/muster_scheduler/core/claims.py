@@ -307,7 +307,7 @@ class Claims:
         queue = asking.app.queue.path
         message = f"Preempted by {asking.key} from application {asking.app.app_id} in {queue}"
         for victim in plan.victims:
-            partition.preempt(victim.allocation, victim.why, message, out, now_ns)
+            partition.releases.preempt(victim.allocation, victim.why, message, out, now_ns)
         asking.preempts = True
         out.touch(asking, partition.name)
         node = plan.node

@@ -44,7 +44,7 @@ class Cycle:
         # 1. Shares move with the cluster's capacity: all keys anew, once.
         if partition.capacity_moved:
             partition.capacity_moved = False
-            partition.measure_fair_max()
+            partition.queue_tree.measure_fair_max()
         # 2. Who waits for what has gained is tried again.
         if self._waiting.nodes_gained:
             gangs.look_again()
@@ -239,7 +239,7 @@ class Cycle:
                 tracker.allocated[number] += value
         partition.figures.changed(node)
         if node.index_key is not None:  # else it is draining, or kept free
-            partition.index.move(node, partition.score(node))
+            partition.index.move(node, partition.node_books.score(node))
         out.touch(allocation, partition.name)
         gang = app.gang
         if demand.placeholder:
@@ -247,7 +247,7 @@ class Cycle:
             self._gangs.book(allocation)
             self._gangs.placed(allocation, out, now_ns)
         elif app.state is not AppState.RUNNING or (gang is not None and gang.phase is not GangPhase.USED):
-            partition.started(app, out, now_ns)
+            partition.lifecycle.started(app, out, now_ns)
         partition.tell_new(allocation, out, now_ns)
         ask.pending -= 1
         if queue.fair_apps:  # before the next in line is woken: by the shares of now

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from muster_scheduler.core.commands import AskItem
 from muster_scheduler.core.gang import TaskGroup
 from muster_scheduler.core.inquiries import Asked, Refusal, Refusals
+from muster_scheduler.core.lifecycle import counts_as_running
 from muster_scheduler.core.objects import (
     Application,
     Ask,
@@ -26,7 +27,7 @@ from muster_scheduler.core.objects import (
     Waitlist,
     unique_key,
 )
-from muster_scheduler.core.partition import Partition, counts_as_running
+from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape
 from muster_scheduler.core.states import APP_TERMINAL, AppState, GangPhase, QueueState
@@ -113,14 +114,14 @@ def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
             parent = fold_queue(partition, FoldedQueue(parent_path, leaf=False, managed=False, state=QueueState.ACTIVE))
         parent.leaf = False
         queue = Queue(partition.types, name, parent, leaf=folded.leaf, managed=folded.managed)
-        partition.link(queue)
+        partition.queue_tree.link(queue)
     queue.gone = False
     queue.leaf = folded.leaf
     queue.managed = folded.managed
     queue.state = folded.state
     queue.max_applications = folded.max_applications
     queue.set_limits(folded.guaranteed, folded.maximum)
-    partition.set_properties(queue, folded.properties)
+    partition.queue_tree.set_properties(queue, folded.properties)
     if not queue.managed and not queue.leaf and queue.parent is not None:
         queue.template = queue.parent.template
     queue.quota_ns = folded.quota_ns
@@ -140,7 +141,7 @@ def _remove_if_empty(partition: Partition, queue: Queue) -> None:
     """Takes a queue away whose tombstone came, and its parents for which the same is true."""
     while queue.gone and queue.parent is not None and not queue.applications and not queue.children:
         if partition.queues.get(queue.path) is queue:
-            partition.remove_queue(queue)
+            partition.queue_tree.remove_queue(queue)
         queue = queue.parent
 
 
@@ -162,11 +163,11 @@ def fold_node(
         node.set_attributes(attributes)
         node.schedulable = schedulable
         node.submission, node.created_ns = submission, created_ns
-        partition.add_node(node, capacity, occupied)
+        partition.node_books.add_node(node, capacity, occupied)
     else:
-        partition.set_node_capacity(node, capacity)
-        partition.set_node_occupied(node, occupied)
-        partition.set_node_state(node, attributes, schedulable=schedulable)
+        partition.node_books.set_node_capacity(node, capacity)
+        partition.node_books.set_node_occupied(node, occupied)
+        partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
     node.published = True
     return node
 
@@ -179,7 +180,7 @@ def drop_node(partition: Partition, node_id: str) -> None:
             partition.unhold(allocation)
         for ask in list(node.reservations):
             _unreserve(ask)
-        partition.remove_node(node)
+        partition.node_books.remove_node(node)
 
 
 def fold_application(partition: Partition, folded: FoldedApplication) -> Application:
@@ -202,7 +203,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
         app.execution_timeout_ms = folded.execution_timeout_ms
         app.placeholder_ask, app.gang_style = folded.placeholder_ask, folded.gang_style
         app.state = folded.state
-        partition.add_application(app)
+        partition.lifecycle.add_application(app)
     app.state = folded.state
     if folded.gang is not None:
         _fold_gang(partition, app, folded.gang)
@@ -270,7 +271,7 @@ def drop_application(partition: Partition, app_id: str) -> None:
         app.counted = False
         for ledger in app.ledgers:
             ledger.running_applications -= 1
-    partition.forget_application(app)
+    partition.lifecycle.forget_application(app)
 
 
 def fold_ask(

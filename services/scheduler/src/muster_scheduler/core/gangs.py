@@ -294,7 +294,7 @@ class Gangs:
         assert app is not None, f"{placeholder} is foreign"
         partition, gang = self._partition, self.of(app)
         if app.state is AppState.NEW:
-            partition.change_state(app, AppEvent.RUN, out, now_ns)
+            partition.lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
         if not gang.deadline_ns:
             gang.deadline_ns = min(now_ns + timeout_ns(app), INT64_MAX)
             partition.deadlines.append((gang.deadline_ns, app))
@@ -305,7 +305,7 @@ class Gangs:
         if gang.phase is GangPhase.FORMING and gang.is_complete:
             self._advance(gang, GangEvent.ALL_PLACED, out)
             if not gang.whole and app.state is AppState.ACCEPTED:  # the real core's way
-                partition.change_state(app, AppEvent.RUN, out, now_ns)
+                partition.lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
 
     def real_placed(self, app: Application, out: Outcome) -> None:
         """A real allocation of the application was made, or reported by the RM."""
@@ -328,7 +328,7 @@ class Gangs:
         gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
         self._promise(gang)
         self._partition.waiting.wake_gangs_beside(app)  # it took its room, or needs it no more: others may come
-        self._partition.recount(app)
+        self._partition.lifecycle.recount(app)
         if app.waiting_at is not None and not gang.waits_for_room and app.waits_whole:
             self._partition.waiting.stop_waiting(app)  # it has started otherwise (the RM reported what it runs)
             self._partition.waiting.refresh_app(app)
@@ -538,7 +538,7 @@ class Gangs:
         gang.groups[placeholder.task_group].free.discard(placeholder)
         placeholder.replaced_by = ask.key
         gang.replacing.setdefault(ask.key, {})[placeholder.unique_key] = None
-        partition.told(placeholder, out, now_ns)
+        partition.releases.told(placeholder, out, now_ns)
         message = replacing_message(ask.key)
         out.facts.append(released(partition, placeholder, Termination.PLACEHOLDER_REPLACED, message))
         if ask.open <= 0 and ask.group is not None:  # (else the RM was asked, and it waited for that)
@@ -559,7 +559,7 @@ class Gangs:
                 EventType.REQUEST, Change.NONE, Detail.NONE, placeholder.key, ask.app.app_id, ask.shape, message, now_ns
             )
         )
-        partition.time_out(placeholder, MISMATCH_MESSAGE, out, now_ns)
+        partition.releases.time_out(placeholder, MISMATCH_MESSAGE, out, now_ns)
         partition.leave_group(ask, out)
         ask.mismatched = True
         out.touch(ask, partition.name)
@@ -632,11 +632,11 @@ class Gangs:
         waits = app.state in (AppState.NEW, AppState.ACCEPTED)
         # (It runs without a real allocation: it was Completing meanwhile; or its gang is formed, the real core's way.)
         if unused and gang.is_hard and (waits or (app.state is AppState.RUNNING and gang.whole)):
-            partition.fail(app, TIMEOUT_MESSAGE, out, now_ns)
+            partition.lifecycle.fail(app, TIMEOUT_MESSAGE, out, now_ns)
         elif unused and waits:
-            partition.change_state(app, AppEvent.RESUME, out, now_ns, TIMEOUT_MESSAGE)
+            partition.lifecycle.change_state(app, AppEvent.RESUME, out, now_ns, TIMEOUT_MESSAGE)
         self._stir(app)
-        partition.complete_if_idle(app, out, now_ns)
+        partition.lifecycle.complete_if_idle(app, out, now_ns)
 
     def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
         """Tells the placeholders to go that no real ask has taken the place of."""
@@ -645,7 +645,7 @@ class Gangs:
             self.reopened[inquiry.ask] = None
         groups = app.gang.groups.values() if app.gang is not None else ()
         for placeholder in in_order(placeholder for group in groups for placeholder in group.free):
-            self._partition.time_out(placeholder, message, out, now_ns)
+            self._partition.releases.time_out(placeholder, message, out, now_ns)
 
     # ---- after a fold ----------------------------------------------------------------------------------------------
 

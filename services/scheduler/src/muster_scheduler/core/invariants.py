@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster_scheduler.core.gang import Gang
+from muster_scheduler.core.lifecycle import counts_as_running
 from muster_scheduler.core.objects import Application, Ask, Ledger, Node, Queue, Tracker
-from muster_scheduler.core.partition import Partition, counts_as_running
+from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import APP_TERMINAL
 

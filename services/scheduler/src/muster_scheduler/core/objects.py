@@ -1,6 +1,6 @@
 """The objects of a partition: queues, nodes, applications, asks in their groups, allocations.
 
-Plain data with the sums that decisions need. Only ``partition.py`` changes them.
+Plain data with the sums that decisions need. Only ``partition.py`` and its parts change them.
 """
 
 from __future__ import annotations

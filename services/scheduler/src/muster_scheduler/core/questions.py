@@ -163,7 +163,7 @@ class Questions:
         inquiry = self._ask(kind, ask, nodes, True, out, now_ns)
         inquiry.booked = nodes[0]
         self._book(inquiry, 1)
-        self._partition.recount(ask.app)
+        self._partition.lifecycle.recount(ask.app)
         self._hold_out(ask, group, out)
 
     def court(self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
@@ -298,7 +298,7 @@ class Questions:
             self._book(inquiry, -1, again=True)
             self._close(inquiry, out)
             partition.cycle.allocate(ask, ask.group, node, out, now_ns)
-            partition.recount(ask.app)
+            partition.lifecycle.recount(ask.app)
             return
         if inquiry.booked is not None:
             self._give_back(inquiry)
@@ -407,7 +407,7 @@ class Questions:
         if not again:
             partition.figures.changed(node)
             if node.index_key is not None:
-                partition.index.move(node, partition.score(node))
+                partition.index.move(node, partition.node_books.score(node))
         if ask.demand.placeholder:
             partition.gangs.propose(ask, sign)
 
@@ -420,7 +420,7 @@ class Questions:
         app.share = None
         if app.queue.fair_apps:
             partition.waiting.rekey(app)
-        partition.recount(app)
+        partition.lifecycle.recount(app)
         if not node.gone:
             partition.waiting.node_gained(node)
         partition.waiting.ledgers_gained(app)

@@ -109,7 +109,7 @@ def _cut(partition: Partition, queue: Queue, out: Outcome, now_ns: int) -> None:
             freed[number] = freed.get(number, 0) + value
     for victim in victims:
         message = f"Preempted by Quota change enforcement process in {queue.path}"
-        partition.preempt(victim.allocation, victim.why, message, out, now_ns)
+        partition.releases.preempt(victim.allocation, victim.why, message, out, now_ns)
     summary = (
         f"Quota Preemption results summary: {len(victims)} allocations with {_text(queue, freed)} are preempted; "
         f"above the max: {_text(queue, excess)}"

@@ -74,7 +74,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
             quota.configured(partition, queue, maximum, delays[queue], out, now_ns)
     partition.version += 1
     partition.capacity_moved = True
-    partition.reindex()
+    partition.node_books.reindex()
     for node in partition.nodes.values():  # their time-out may be another
         partition.deadlines += [(ask.reserved_ns + config.reservation.timeout_ns, ask) for ask in node.reservations]
     if partition.searching:
@@ -85,13 +85,13 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
 def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
     """Takes a partition away against which nothing stands: finished applications, then queues."""
     for app in list(partition.apps.values()):
-        partition.forget_application(app)
+        partition.lifecycle.forget_application(app)
         out.touch(app, partition.name)
     for app in list(partition.rejected.values()):
-        partition.forget_rejected(app, out)
+        partition.lifecycle.forget_rejected(app, out)
     for queue in reversed(list(partition.queues.values())):
         if queue.parent is not None:
-            partition.drop_queue(queue, out, now_ns)
+            partition.queue_tree.drop_queue(queue, out, now_ns)
     root = partition.root
     root.gone = True
     out.events.append(Event(EventType.QUEUE, Change.REMOVE, Detail.NONE, root.path, now_ns=now_ns))
@@ -107,9 +107,9 @@ def _update(
         _set_leaf(partition, queue, not (config.queues or config.parent), out, now_ns)
     before = (queue.guaranteed, queue.maximum)
     queue.managed = True
-    partition.change_queue_state(queue, QueueEvent.START)
-    partition.configure_queue(queue, config, inherited)
-    partition.limit_events(queue, *before, out, now_ns)
+    partition.queue_tree.change_queue_state(queue, QueueEvent.START)
+    partition.queue_tree.configure_queue(queue, config, inherited)
+    partition.queue_tree.limit_events(queue, *before, out, now_ns)
     out.touch(queue, partition.name)
     passed_on = properties.inherited(queue.properties)
     for child_config in config.queues:
@@ -117,9 +117,9 @@ def _update(
         child = queue.children.get(name)
         if child is None:
             known = len(partition.queues)
-            partition.build_queue(child_config, queue, passed_on)
+            partition.queue_tree.build_queue(child_config, queue, passed_on)
             for built in list(partition.queues.values())[known:]:
-                partition.announce_queue(built, out, now_ns)
+                partition.queue_tree.announce_queue(built, out, now_ns)
                 kept[built.path] = None
         else:
             kept |= _update(partition, child_config, child, passed_on, out, now_ns)
@@ -131,7 +131,7 @@ def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_
         return
     for below in reversed(list(_subtree(queue))):
         if below is not queue:
-            partition.drop_queue(below, out, now_ns)
+            partition.queue_tree.drop_queue(below, out, now_ns)
     queue.leaf = leaf
     message = f"leaf queue: {'true' if leaf else 'false'}"
     out.events.append(Event(EventType.QUEUE, Change.SET, Detail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns))
@@ -146,7 +146,7 @@ def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: in
             _follow_parent(partition, queue, out)
             continue
         if next_queue_state(queue.path, queue.state, QueueEvent.REMOVE) is not queue.state:
-            partition.change_queue_state(queue, QueueEvent.REMOVE)
+            partition.queue_tree.change_queue_state(queue, QueueEvent.REMOVE)
             out.touch(queue, partition.name)
         if not queue.applications and not queue.children:
             partition.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
@@ -155,7 +155,7 @@ def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: in
 def _follow_parent(partition: Partition, queue: Queue, out: Outcome) -> None:
     """A dynamic queue, as what is above it is now: active again when that is, a parent with its template."""
     if queue.state is QueueState.DRAINING:
-        partition.change_queue_state(queue, QueueEvent.START)
+        partition.queue_tree.change_queue_state(queue, QueueEvent.START)
         out.touch(queue, partition.name)
     if not queue.leaf and queue.parent is not None:
         queue.template = queue.parent.template

@@ -96,7 +96,7 @@ class SchedulerCore:
         """Announces the queues of a fresh registration."""
         out = out if out is not None else Outcome()
         for partition in self.partitions.values():
-            partition.announce_queues(out, now_ns)
+            partition.queue_tree.announce_queues(out, now_ns)
         return out
 
     def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
@@ -164,7 +164,7 @@ class SchedulerCore:
             new.questions.take_policy(self._policy, out, now_ns)
             new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
-            new.announce_queues(out, now_ns)
+            new.queue_tree.announce_queues(out, now_ns)
         self.partitions = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
         self.config = config
         return ()
@@ -312,7 +312,7 @@ class SchedulerCore:
         node.schedulable = item.action is NodeAction.CREATE
         node.submission = self._submission()
         node.created_ns = now_ns
-        partition.add_node(node, item.capacity or {}, item.occupied or {})
+        partition.node_books.add_node(node, item.capacity or {}, item.occupied or {})
         out.touch(node, partition.name)
         out.facts.append(AcceptedNode(node.node_id))
         capacity = partition.types.quantities(node.capacity)
@@ -363,7 +363,7 @@ class SchedulerCore:
         out: Outcome,
         now_ns: int,
     ) -> None:
-        partition.set_node_state(node, attributes, schedulable=schedulable)
+        partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
         partition.questions.node_changed(node, out)
         if not node.usable:
             for ask in [ask for ask in node.reservations if not ask.demand.required_node]:
@@ -381,7 +381,7 @@ class SchedulerCore:
                 _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
         if item.capacity is not None and partition.types.quantities(node.capacity) != _non_zero(item.capacity):
             changed = True
-            partition.set_node_capacity(node, item.capacity)
+            partition.node_books.set_node_capacity(node, item.capacity)
             for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
                 partition.unreserve(ask, out, now_ns)  # not even the empty node would do for it
             capacity = partition.types.quantities(node.capacity)
@@ -390,7 +390,7 @@ class SchedulerCore:
             )
         if item.occupied is not None and item.occupied != node.reported_occupied:
             changed = True
-            partition.set_node_occupied(node, item.occupied)
+            partition.node_books.set_node_occupied(node, item.occupied)
             occupied = partition.types.quantities(node.occupied)
             out.events.append(
                 Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node.node_id, resource=occupied, now_ns=now_ns)
@@ -403,7 +403,7 @@ class SchedulerCore:
     def _remove_node(self, partition: Partition, node: Node, out: Outcome, now_ns: int) -> None:
         ended = in_order(node.allocations.values())
         for allocation in ended:
-            partition.release(
+            partition.releases.release(
                 allocation,
                 Termination.STOPPED_BY_RM,
                 f"Node {node.node_id} Removed",
@@ -418,7 +418,7 @@ class SchedulerCore:
             partition.unhold(foreign)
             out.touch(foreign, partition.name)
         partition.questions.node_gone(node, out, now_ns)
-        partition.remove_node(node)
+        partition.node_books.remove_node(node)
         out.touch(node, partition.name)
         out.events.append(
             Event(
@@ -436,7 +436,7 @@ class SchedulerCore:
                 partition.gangs.swap(allocation, out, now_ns, elsewhere=False)
         for app in dict.fromkeys(allocation.app for allocation in ended):
             if app is not None:
-                partition.complete_if_idle(app, out, now_ns)
+                partition.lifecycle.complete_if_idle(app, out, now_ns)
 
     # ---- applications ----------------------------------------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class SchedulerCore:
         if reason:
             partition = self.partitions.get(partition_name(item.partition))
             if partition is not None:
-                partition.keep_rejected(item, reason, self._submission(), out, now_ns)
+                partition.lifecycle.keep_rejected(item, reason, self._submission(), out, now_ns)
             out.facts.append(RejectedApplication(item.app_id, reason))
             out.events.append(
                 Event(EventType.APP, Change.REMOVE, Detail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns)
@@ -477,7 +477,7 @@ class SchedulerCore:
         path, reason = placement.place(partition, item.queue, user, groups, item.tags)
         if reason:
             return f"failed to place application {item.app_id}: {reason}"
-        queue, created, reason = partition.create_queue(path)
+        queue, created, reason = partition.queue_tree.create_queue(path)
         if queue is None:
             return f"failed to place application {item.app_id}: {reason}"
         quota = namespace.quota_of(item.tags) if not queue.managed else None
@@ -492,7 +492,7 @@ class SchedulerCore:
                 reason = str(error)
             if reason:
                 for new in reversed(created):
-                    partition.remove_queue(new)
+                    partition.queue_tree.remove_queue(new)
                 return reason
         app = Application(partition.types, item.app_id, queue, self._submission(), now_ns)
         app.requested_queue = item.queue
@@ -505,13 +505,13 @@ class SchedulerCore:
         if finished is not None:
             self._rename_finished(partition, finished, out)
             app.published, finished.published = finished.published, False  # the record under the id is the new one's
-        partition.add_application(app)
+        partition.lifecycle.add_application(app)
         if gang is not None:
             partition.gangs.of(app)
         for new in created:
-            partition.announce_queue(new, out, now_ns)
+            partition.queue_tree.announce_queue(new, out, now_ns)
         if quota:
-            partition.limit_dynamic_queue(queue, *quota, out, now_ns)
+            partition.queue_tree.limit_dynamic_queue(queue, *quota, out, now_ns)
         out.touch(app, partition.name)
         out.facts.append(AcceptedApplication(app.app_id))
         out.events.append(Event(EventType.APP, Change.ADD, Detail.NONE, app.app_id, now_ns=now_ns))
@@ -540,7 +540,7 @@ class SchedulerCore:
         partition = self.partitions.get(partition_name(partition_text))
         app = partition.live_application(app_id) if partition is not None else None
         if partition is not None and app is not None:
-            partition.remove_application(app, out, now_ns)
+            partition.lifecycle.remove_application(app, out, now_ns)
 
     # ---- asks and allocations --------------------------------------------------------------------------------------
 
@@ -586,7 +586,7 @@ class SchedulerCore:
         if made >= item.wanted:  # it is met: what is pending of it beyond that is wanted no more
             if old is not None:
                 partition.remove_ask(old, out, now_ns, Detail.APP_REQUEST)
-                partition.complete_if_idle(app, out, now_ns)
+                partition.lifecycle.complete_if_idle(app, out, now_ns)
             return
         submission = old.submission if old is not None else self._submission()
         demand = partition.demand_of(item, shape, submission, old.created_ns if old is not None else now_ns)
@@ -606,7 +606,7 @@ class SchedulerCore:
             out.touch(app, partition.name)
         partition.add_ask(ask, out)
         if app.state in (AppState.NEW, AppState.COMPLETING):
-            partition.change_state(app, AppEvent.RUN, out, now_ns)
+            partition.lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
 
     def _adopt(self, item: AskItem, out: Outcome, now_ns: int) -> None:
         """An allocation that exists already: the RM's report (recovery), or somebody else's (foreign)."""
@@ -639,22 +639,22 @@ class SchedulerCore:
             return
         if old is not None:
             demand = partition.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
-            allocation = partition.change(old, demand, item.node_id, item.uuid, out, now_ns, echo=True)
+            allocation = partition.adoption.change(old, demand, item.node_id, item.uuid, out, now_ns, echo=True)
             if app is None:
                 return
         else:
             allocation = partition.allocation_of(item, app, shape, self._submission(), now_ns)
             if app is None:
-                partition.adopt(allocation, out, now_ns)
+                partition.adoption.adopt(allocation, out, now_ns)
                 return
             allocation.ordinal = app.made(item.key)  # of an ask with repeats each has its own UUID (seed 001)
             if not allocation.uuid:
                 allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
             if item.key in app.asks:
                 partition.remove_ask(app.asks[item.key], out, now_ns, None)
-            partition.adopt(allocation, out, now_ns)
+            partition.adoption.adopt(allocation, out, now_ns)
         if app.state is AppState.FAILING:
-            partition.time_out(allocation, f"application {app.app_id} is failing", out, now_ns)
+            partition.releases.time_out(allocation, f"application {app.app_id} is failing", out, now_ns)
 
     def _change_held(
         self, partition: Partition, app: Application, item: AskItem, shape: Shape, out: Outcome, now_ns: int
@@ -672,7 +672,7 @@ class SchedulerCore:
             )
             demand = partition.demand_of(said, shape, held.submission, held.created_ns)
             if not demand.same_as(held.demand):
-                partition.change(held, demand, held.node_id, "", out, now_ns, echo=False)
+                partition.adoption.change(held, demand, held.node_id, "", out, now_ns, echo=False)
 
     def _release(self, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
         """One item: acknowledged, what it ended or that there was nothing to end; unless it confirms what we began."""
@@ -717,7 +717,7 @@ class SchedulerCore:
                     _acknowledge(item, partition.name, item.message, out, ask)
         elif not ended:
             _acknowledge(item, partition.name, _nothing_there(app, item), out)
-        partition.complete_if_idle(app, out, now_ns)
+        partition.lifecycle.complete_if_idle(app, out, now_ns)
 
     def _release_one(
         self, partition: Partition, allocation: Allocation, item: ReleaseItem, out: Outcome, now_ns: int
@@ -726,7 +726,7 @@ class SchedulerCore:
         confirms = allocation.told and (
             item.termination in _RELEASE_DETAILS or item.termination is Termination.SCHEDULING_FAILED_ON_RM
         )
-        partition.release(
+        partition.releases.release(
             allocation,
             Termination.STOPPED_BY_RM,
             item.message,
@@ -745,7 +745,7 @@ class SchedulerCore:
         """The RM could not start it: the allocation is a pending ask again, and the application stays what it is."""
         old = app.asks.get(held.key)
         made = app.made(held.key) if old is None else old.allocated
-        partition.release(
+        partition.releases.release(
             held,
             Termination.SCHEDULING_FAILED_ON_RM,
             message,
@@ -770,7 +770,9 @@ class SchedulerCore:
     def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:
         foreign = partition.foreign.get(item.key) if not (item.ask_only or item.uuid) else None
         if foreign is not None:
-            partition.release(foreign, Termination.STOPPED_BY_RM, item.message, Detail.ALLOC_CANCEL, out, now_ns)
+            partition.releases.release(
+                foreign, Termination.STOPPED_BY_RM, item.message, Detail.ALLOC_CANCEL, out, now_ns
+            )
             return
         what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else "an empty key"
         kind = "ask" if item.ask_only else "allocation" if item.uuid else "foreign allocation"

@@ -1,0 +1,182 @@
+"""The nodes of a partition: what they have and hold, their sum, and their places in the search (``node_index.py``).
+
+Whatever a node gains wakes those who wait for it (``waiting.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from muster_scheduler.core import ordering
+from muster_scheduler.core.config import NodeSortPolicy, PartitionConfig
+from muster_scheduler.core.node_index import NodeIndex
+from muster_scheduler.core.node_policies import Fragmentation, node_search
+from muster_scheduler.core.objects import Node
+from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
+from muster_scheduler.core.resources import add, subtract
+
+if TYPE_CHECKING:
+    from muster_scheduler.core.partition import Partition
+
+
+class NodeBooks:
+    """How the nodes of one partition come, change and go; they are in ``Partition.nodes``, by id."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._weights: list[tuple[int, float]] = []
+        self._binpacking = False
+
+    def weigh(self, config: PartitionConfig) -> None:
+        """Takes what the configuration says of a node's score: how much each type counts, and which end is first."""
+        number = self._partition.types.number
+        self._weights = [(number(name), weight) for name, weight in config.node_sort_weights.items() if weight > 0]
+        self._binpacking = config.node_sort_policy is not NodeSortPolicy.FAIR
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    def add_node(self, node: Node, capacity: Mapping[str, int], occupied: Mapping[str, int]) -> None:
+        """Takes a new node in."""
+        partition = self._partition
+        partition.nodes[node.node_id] = node
+        self._set_vector(node.capacity, capacity)
+        node.reported_occupied = dict(occupied)
+        add(node.occupied, partition.types.items(occupied))
+        self._measure(node)
+        add(partition.capacity, enumerate(node.capacity))
+        partition.capacity_moved = True
+        partition.capacity_version += 1
+        self.list_node(node)
+        partition.waiting.node_came(node)
+
+    def set_node_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
+        """Replaces a node's capacity; below what is allocated, the node is over-committed until releases mend it."""
+        partition = self._partition
+        subtract(partition.capacity, enumerate(node.capacity))
+        self._set_vector(node.capacity, capacity)
+        add(partition.capacity, enumerate(node.capacity))
+        partition.capacity_moved = True
+        partition.capacity_version += 1
+        self.node_moved(node)
+
+    def set_node_occupied(self, node: Node, occupied: Mapping[str, int]) -> None:
+        """Replaces what others hold of a node, as the RM reports it."""
+        partition = self._partition
+        subtract(node.occupied, partition.types.items(node.reported_occupied))
+        add(node.occupied, partition.types.items(occupied))
+        node.reported_occupied = dict(occupied)
+        self.node_moved(node)
+
+    def set_node_state(self, node: Node, attributes: Mapping[str, str], *, schedulable: bool) -> None:
+        """Lets new allocations on the node, or no more: it drains, or its attributes say that it is not ready."""
+        was_usable = node.usable
+        node.set_attributes(attributes)
+        node.schedulable = schedulable
+        if node.usable != was_usable:
+            self._partition.capacity_version += 1
+            self.list_node(node)
+
+    def remove_node(self, node: Node) -> None:
+        """Takes a node out; its allocations must be gone before."""
+        partition = self._partition
+        assert not node.allocations, f"{node} still has allocations"
+        assert not node.reservations, f"{node} is still kept free for somebody"
+        if node.index_key is not None:
+            partition.index.remove(node)
+        partition.version += 1
+        partition.waiting.node_gone(node)
+        partition.figures.gone(node)
+        subtract(partition.capacity, enumerate(node.capacity))
+        partition.capacity_moved = True
+        partition.capacity_version += 1
+        del partition.nodes[node.node_id]
+        node.gone = True
+        partition.types.release(node.capacity, node.occupied, node.allocated, node.available)
+
+    def occupied_event(self, node_id: str, out: Outcome, now_ns: int) -> None:
+        """The event of what others hold of a node, when that changed."""
+        partition = self._partition
+        node = partition.nodes.get(node_id)
+        if node is not None:
+            absolute = partition.types.quantities(node.occupied)
+            out.events.append(
+                Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
+            )
+
+    # ---- search ----------------------------------------------------------------------------------------------------
+
+    def list_node(self, node: Node) -> None:
+        """Puts the node into the search, or takes it out, as its state says: schedulable, and kept free for nobody."""
+        partition = self._partition
+        partition.version += 1
+        if not partition.searching:
+            return
+        partition.figures.changed(node)
+        listed = node.usable and not node.reservations
+        if listed and node.index_key is None:
+            partition.index.add(node, self.score(node))
+        elif not listed and node.index_key is not None:
+            partition.index.remove(node)
+        partition.waiting.node_gained(node)
+
+    def reindex(self) -> None:
+        """Puts the nodes into the order of another policy."""
+        partition = self._partition
+        if not partition.searching:
+            return
+        for node in partition.nodes.values():
+            if node.index_key is not None:
+                partition.index.remove(node)
+        partition.index = self.new_index()
+        for node in partition.nodes.values():
+            self.list_node(node)
+
+    def new_index(self) -> NodeIndex:
+        """An empty index of the policy, which knows the work that there is."""
+        partition = self._partition
+        index = node_search(partition.config.node_sort_policy, partition.types)
+        if isinstance(index, Fragmentation):
+            for app in partition.apps.values():
+                for ask in app.asks.values():
+                    index.seen(ask.shape, ask.pending)
+                for allocation in app.allocations.values():
+                    index.seen(allocation.shape, 1)
+        return index
+
+    def score(self, node: Node) -> float:
+        """The node's place in the search."""
+        return ordering.node_score(node, self._weights, binpacking=self._binpacking)
+
+    # ---- sums ------------------------------------------------------------------------------------------------------
+
+    def node_moved(self, node: Node) -> None:
+        """Something of the node changed by which it may have gained."""
+        partition = self._partition
+        self._measure(node)
+        partition.version += 1
+        if node.index_key is not None:
+            partition.index.move(node, self.score(node))
+        if partition.searching:
+            partition.figures.changed(node)
+            partition.waiting.node_gained(node)
+
+    def node_took(self, node: Node, items: Iterable[tuple[int, int]]) -> None:
+        """The items on the node are taken."""
+        partition = self._partition
+        subtract(node.available, items)
+        if node.index_key is not None:
+            partition.index.move(node, self.score(node))
+        if partition.searching:
+            partition.figures.changed(node)
+
+    def _measure(self, node: Node) -> None:
+        available, capacity, allocated, occupied = node.available, node.capacity, node.allocated, node.occupied
+        for number in range(len(available)):
+            available[number] = capacity[number] - allocated[number] - occupied[number]
+
+    def _set_vector(self, vector: list[int], quantities: Mapping[str, int]) -> None:
+        items = self._partition.types.items(quantities)
+        for number in range(len(vector)):
+            vector[number] = 0
+        add(vector, items)

@@ -181,7 +181,7 @@ bad_allocations = _branches(
     of("resourcePerAlloc", bad_resources | no_resources),
     of("allocationTags", big_tags),
     # a foreign allocation is on a node, which is known
-    st.just(({"allocationTags": {FOREIGN: "static"}, "applicationID": ""}, ("applicationID",))),
+    st.just(({"allocationTags": {FOREIGN: "static"}, "applicationID": ""}, ("nodeID",))),
     unknown_names.map(lambda name: ({"allocationTags": {FOREIGN: "static"}, "nodeID": name}, (name,))),
 )
 bad_asks = _branches(
@@ -199,7 +199,6 @@ bad_asks = _branches(
     of("executionTimeoutMilliSeconds", st.integers(10**14, INT64_MAX)),
     of("tags", big_tags),
 )
-bad_termination_types = of("terminationType", st.integers(6, 2**31 - 1) | st.integers(-(2**31), -1))
 nothing_named = st.just(({"applicationID": "", "allocationKey": ""}, ("allocationKey", "applicationID")))
 bad_releases = _branches(
     ALLOCATION,
@@ -209,7 +208,6 @@ bad_releases = _branches(
     texts("applicationID", bad_texts),
     texts("partitionName", bad_texts),
     texts("UUID", bad_texts),
-    bad_termination_types,
     nothing_named,
 )
 bad_ask_releases = _branches(
@@ -219,7 +217,6 @@ bad_ask_releases = _branches(
     texts("allocationKey", bad_texts),
     texts("applicationID", bad_texts),
     texts("partitionName", bad_texts),
-    bad_termination_types,
     nothing_named,
 )
 

@@ -146,15 +146,14 @@ def test_bad_registrations_of_a_living_rm(arena: Arena, registration: BadRegistr
 
 @pytest.mark.parametrize("twice", [allocation(allocationKey=RUNS), old_ask(allocationKey=RUNS, maxAllocations=1)])
 def test_what_runs_asked_for_twice_in_one_message(arena: Arena, twice: si.Allocation | si.AllocationAsk) -> None:
-    """The first says what was said before; the second is a mistake, in either generation's words."""
+    """Both say what was said before, in either generation's words: the second is an update that changes nothing."""
 
     async def example() -> None:
         before = arena.state(VICTIM)
         message = si.AllocationRequest(rmID=VICTIM, allocations=[allocation(allocationKey=RUNS)])
         (message.asks if isinstance(twice, si.AllocationAsk) else message.allocations).append(twice)
-        (reason,) = await arena.rejections(ALLOCATION, message, 1)
-        assert "allocationKey" in reason
-        assert "a second time" in reason
+        assert await arena.rejections(ALLOCATION, message, 0) == []
+        await arena.serve(VICTIM)
         await arena.serve(WITNESS)
         assert arena.state(VICTIM) == before
 
@@ -214,9 +213,12 @@ def test_records_of_a_hostile_or_newer_gateway_go_to_the_dead_letters(arena: Are
         assert len(arena.machine.rms) == 3
         letters = await arena.dead_letters()
         assert len(letters) == dead + 1
-        assert letters[-1].value == value
-        why = dict(letters[-1].headers)[HEADER_ERROR]
+        kept, why = letters[-1].value, dict(letters[-1].headers)[HEADER_ERROR]
         assert why
         assert SECRET.encode() not in why
+        if b"is left out" in why:  # it may hold secrets
+            assert SECRET.encode() not in (kept or b"")
+        else:
+            assert kept == value
 
     arena.run(example())

@@ -617,7 +617,7 @@ class SchedulerCore:
             return
         foreign = FOREIGN in item.tags
         if foreign and not item.node_id:
-            _reject(item, f"trying to add a foreign request (non-allocation) {item.key}", out)
+            _reject(item, f"trying to add a foreign request (non-allocation) {item.key}: nodeID is empty", out)
             return
         node = partition.nodes.get(item.node_id)
         if node is None:

@@ -14,6 +14,7 @@ from muster_scheduler.core.objects import (
     Node,
     Replaced,
     Tracker,
+    made_uuid,
     unique_key,
 )
 from muster_scheduler.core.outcome import Outcome
@@ -212,7 +213,7 @@ class Cycle:
             node.node_id,
             now_ns,
             ordinal,
-            f"{demand.submission:x}-{ordinal}" if demand.previous_generation else "",
+            made_uuid(demand.submission, ordinal, now_ns) if demand.previous_generation else "",
         )
         if replaces is not None:
             allocation.replaces = Replaced(replaces.key, replaces.created_ns)

@@ -580,6 +580,14 @@ def unique_key(key: str, ordinal: int) -> str:
     return f"{key}#{ordinal}" if ordinal else key
 
 
+def made_uuid(submission: int, ordinal: int, now_ns: int) -> str:
+    """An allocation's UUID, where the RM gave none (seed 001): unique, over a log that was lost too.
+
+    (Numbers of submission begin anew then, time does not; and the RM reports what it was given before.)
+    """
+    return f"{submission:x}-{ordinal}-{now_ns:x}"
+
+
 # A group's heap may have so many places more than twice its asks.
 _HEAP_SPARE = 16
 

@@ -27,7 +27,17 @@ from muster_scheduler.core.lifecycle import Lifecycle
 from muster_scheduler.core.limits import Limits
 from muster_scheduler.core.node_books import NodeBooks
 from muster_scheduler.core.node_index import NodeIndex
-from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup, Demand, Node, Queue, Waitlist
+from muster_scheduler.core.objects import (
+    Allocation,
+    Application,
+    Ask,
+    AskGroup,
+    Demand,
+    Node,
+    Queue,
+    Waitlist,
+    made_uuid,
+)
 from muster_scheduler.core.outcome import (
     Change,
     Detail,
@@ -505,7 +515,7 @@ class Partition:
     ) -> Allocation:
         """An Allocation object from what the RM reports."""
         demand = self.demand_of(item, shape, submission, now_ns)
-        uuid = item.uuid or (f"{submission:x}-0" if item.previous_generation else "")
+        uuid = item.uuid or (made_uuid(submission, 0, now_ns) if item.previous_generation else "")
         return Allocation(app, demand, item.node_id, now_ns, 0, uuid)
 
 

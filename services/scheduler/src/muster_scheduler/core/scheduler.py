@@ -34,7 +34,7 @@ from muster_scheduler.core.commands import (
 )
 from muster_scheduler.core.config import ClusterConfig, PartitionConfig, partition_name
 from muster_scheduler.core.inquiries import CallbackPolicy
-from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, is_ready, unique_key
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, is_ready, made_uuid, unique_key
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
@@ -649,7 +649,9 @@ class SchedulerCore:
                 return
             allocation.ordinal = app.made(item.key)  # of an ask with repeats each has its own UUID (seed 001)
             if not allocation.uuid:
-                allocation.uuid = f"{allocation.submission:x}-0"  # seed 001: ids are made for those that have none
+                allocation.uuid = made_uuid(
+                    allocation.submission, 0, now_ns
+                )  # seed 001: ids are made for those that have none
             if item.key in app.asks:
                 partition.remove_ask(app.asks[item.key], out, now_ns, None)
             partition.adoption.adopt(allocation, out, now_ns)

@@ -648,10 +648,8 @@ class SchedulerCore:
                 partition.adoption.adopt(allocation, out, now_ns)
                 return
             allocation.ordinal = app.made(item.key)  # of an ask with repeats each has its own UUID (seed 001)
-            if not allocation.uuid:
-                allocation.uuid = made_uuid(
-                    allocation.submission, 0, now_ns
-                )  # seed 001: ids are made for those that have none
+            if not allocation.uuid:  # seed 001: ids are made for those that have none
+                allocation.uuid = made_uuid(allocation.submission, 0, now_ns)
             if item.key in app.asks:
                 partition.remove_ask(app.asks[item.key], out, now_ns, None)
             partition.adoption.adopt(allocation, out, now_ns)

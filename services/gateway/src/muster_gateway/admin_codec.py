@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.v1 import admin_pb2 as pb
 
-from muster_gateway.admission import name_problem, text_problem
+from muster_gateway.admission import name_problem, parsed, text_problem
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, encode_configuration_answer
 from muster_gateway.errors import InvalidRequest
 from muster_gateway.rm_life import RmState
@@ -54,7 +53,7 @@ class Explained:
 
 def decode_pause(raw: bytes, limits: AdmissionLimits) -> Command:
     """A PauseResourceManagerRequest. Raises InvalidRequest, as all of these."""
-    request = _parsed(pb.PauseResourceManagerRequest(), raw)
+    request = parsed(pb.PauseResourceManagerRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     _refuse(text_problem(request.reason, "reason", REASON_CHARACTERS_MAX))
     return Command(rm_id, "pause", envelope_pb2.AdminCommand(pause=request.reason))
@@ -62,13 +61,13 @@ def decode_pause(raw: bytes, limits: AdmissionLimits) -> Command:
 
 def decode_resume(raw: bytes, limits: AdmissionLimits) -> Command:
     """A ResumeResourceManagerRequest."""
-    request = _parsed(pb.ResumeResourceManagerRequest(), raw)
+    request = parsed(pb.ResumeResourceManagerRequest, raw)
     return Command(_name(request.rm_id, "rm_id", limits), "resume", envelope_pb2.AdminCommand(resume=True))
 
 
 def decode_drain(raw: bytes, limits: AdmissionLimits) -> Command:
     """A DrainNodeRequest."""
-    request = _parsed(pb.DrainNodeRequest(), raw)
+    request = parsed(pb.DrainNodeRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     wanted = envelope_pb2.AdminCommand.DrainNode(
         partition=_partition(request.partition, limits),
@@ -90,18 +89,18 @@ def dump_command(rm_id: str) -> Command:
 
 def decode_list(raw: bytes, limits: AdmissionLimits) -> str:
     """A ListResourceManagersRequest: the RM; "": all."""
-    rm_id: str = _parsed(pb.ListResourceManagersRequest(), raw).rm_id
+    rm_id: str = parsed(pb.ListResourceManagersRequest, raw).rm_id
     return _name(rm_id, "rm_id", limits) if rm_id else ""
 
 
 def decode_dump(raw: bytes, limits: AdmissionLimits) -> str:
     """A DumpStateRequest: the RM."""
-    return _name(_parsed(pb.DumpStateRequest(), raw).rm_id, "rm_id", limits)
+    return _name(parsed(pb.DumpStateRequest, raw).rm_id, "rm_id", limits)
 
 
 def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
     """An ExplainRequest."""
-    request = _parsed(pb.ExplainRequest(), raw)
+    request = parsed(pb.ExplainRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     partition = _partition(request.partition, limits)
     about = request.WhichOneof("about")
@@ -122,15 +121,6 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
             return Explained(rm_id, partition, "node", (_name(request.node_id, about, limits),), about)
         case _:
             raise InvalidRequest("about: not set, expected one of ask, application_id, queue, node_id, preemption")
-
-
-def _parsed(message: Any, raw: bytes) -> Any:
-    try:
-        message.ParseFromString(raw)
-    except DecodeError:
-        name = message.DESCRIPTOR.full_name
-        raise InvalidRequest(f"{len(raw)} bytes that are no {name} (protobuf, UTF-8 texts)") from None
-    return message
 
 
 def _name(value: str, field: str, limits: AdmissionLimits) -> str:

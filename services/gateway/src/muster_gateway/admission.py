@@ -70,7 +70,7 @@ class Admitted:
 
 def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
     """The rmID that a stream's first message names. Raises InvalidRequest."""
-    rm_id: str = _parsed(REQUEST_TYPES[kind], raw).rmID
+    rm_id: str = parsed(REQUEST_TYPES[kind], raw).rmID
     check_rm_id(rm_id, limits)
     return rm_id
 
@@ -85,7 +85,7 @@ def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> Non
 
 def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> Admitted:
     """Judges one message of a stream that belongs to ``rm_id``. Raises InvalidRequest, OverLimit."""
-    message = _parsed(REQUEST_TYPES[kind], raw)
+    message = parsed(REQUEST_TYPES[kind], raw)
     if message.rmID != rm_id:
         raise InvalidRequest(f"rmID: {shown(message.rmID)}, expected {shown(rm_id)}: a stream belongs to one RM")
     return _ADMIT[kind](message, raw, limits)
@@ -96,7 +96,7 @@ def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
 
     Raises InvalidRequest, OverLimit.
     """
-    request = _parsed(si_pb2.RegisterResourceManagerRequest, raw)
+    request = parsed(si_pb2.RegisterResourceManagerRequest, raw)
     return _admit_configured(
         "registration", request, raw, limits, ("version", "policyGroup"), ("buildInfo", "extraConfig")
     )
@@ -104,7 +104,7 @@ def admit_registration(raw: bytes, limits: AdmissionLimits) -> str:
 
 def admit_configuration(raw: bytes, limits: AdmissionLimits) -> str:
     """Judges a configuration update in the same way; returns its rmID. Raises InvalidRequest, OverLimit."""
-    request = _parsed(si_pb2.UpdateConfigurationRequest, raw)
+    request = parsed(si_pb2.UpdateConfigurationRequest, raw)
     return _admit_configured("configuration update", request, raw, limits, ("policyGroup",), ("extraConfig",))
 
 
@@ -452,7 +452,8 @@ def _twice(path: str, value: str) -> str:
 # ---- the whole message -------------------------------------------------------------------------------------------
 
 
-def _parsed(message_type: type[Any], raw: bytes) -> Any:
+def parsed(message_type: type[Any], raw: bytes) -> Any:
+    """The message of the type that the bytes are; InvalidRequest: they are none."""
     try:
         return message_type.FromString(raw)
     except DecodeError:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from muster_proto.muster.v1 import callbacks_pb2
 
-from muster_gateway.admission import check_rm_id
+from muster_gateway.admission import check_rm_id, parsed
 from muster_gateway.callback_codec import Wishes, wishes_of
 from muster_gateway.errors import InvalidRequest, shown
 from muster_gateway.settings import AdmissionLimits
@@ -52,7 +51,7 @@ class AdmittedCallbacks:
 
 def hello_of(raw: bytes, rm_id: str | None, limits: AdmissionLimits) -> tuple[str, Wishes]:
     """The rmID and the wishes of a stream's first message; ``rm_id`` as the metadata says it. Raises InvalidRequest."""
-    message = _parsed(raw)
+    message = parsed(Message, raw)
     if not message.HasField("hello"):
         raise InvalidRequest("hello: absent, expected in the stream's first message")
     hello = message.hello
@@ -69,7 +68,7 @@ def admit_callbacks(raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: b
 
     :param first: it is the one with the hello, which :func:`hello_of` has judged.
     """
-    message = _parsed(raw)
+    message = parsed(Message, raw)
     if message.HasField("hello") and not first:
         raise InvalidRequest("hello: a second one, expected in the stream's first message only")
     items = (
@@ -186,11 +185,3 @@ def _split(message: Message, limits: AdmissionLimits) -> list[bytes]:
         getattr(second, name).extend(items[left:])
         left = max(0, left - len(items))
     return [whole] if count < 2 else _split(first, limits) + _split(second, limits)
-
-
-def _parsed(raw: bytes) -> Message:
-    try:
-        return Message.FromString(raw)
-    except DecodeError:
-        name = Message.DESCRIPTOR.full_name
-        raise InvalidRequest(f"{len(raw)} bytes that are no {name} (protobuf, UTF-8 texts)") from None

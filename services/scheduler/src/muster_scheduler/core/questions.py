@@ -108,9 +108,8 @@ class Questions:
         if not self.predicates:
             for ask in [ask for ask in self._refused if ask.refusals is not None and ask.refusals.nodes]:
                 assert ask.refusals is not None, f"nothing is refused for {ask}"
-                self._forget(ask, list(ask.refusals.nodes))
                 ask.refusals.until_ns = 0
-                self._look_again(ask, out)
+                self._forgive(ask, list(ask.refusals.nodes), out)
 
     def _accept_unwanted(self, out: Outcome, now_ns: int) -> None:
         """What nobody is there any more to refuse, or wants to be asked."""
@@ -201,8 +200,7 @@ class Questions:
             if more.issubset(further):
                 return more
         if (ask, InquiryKind.PREEMPT) not in self._aside:
-            due_ns = now_ns + self.policy.timeout_ns
-            inquiry = Inquiry(InquiryKind.PREEMPT, ask, {self.number(): node}, now_ns, due_ns)
+            inquiry = self._inquiry(InquiryKind.PREEMPT, ask, [node], now_ns)
             inquiry.victims, inquiry.least = (*victims, *further), len(victims)
             self._file(inquiry)
             out.facts.append(
@@ -214,7 +212,7 @@ class Questions:
                     node.node_id,
                     tuple((victim.app_id, victim.key) for victim in inquiry.victims),
                     inquiry.least,
-                    due_ns,
+                    inquiry.due_ns,
                 )
             )
         return None
@@ -222,14 +220,17 @@ class Questions:
     def _ask(
         self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], allocate: bool, out: Outcome, now_ns: int
     ) -> Inquiry:
-        due_ns = now_ns + self.policy.timeout_ns
-        inquiry = Inquiry(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
+        inquiry = self._inquiry(kind, ask, nodes, now_ns)
         self._file(inquiry)
+        name, due_ns = self._partition.name, inquiry.due_ns
         for question, node in inquiry.nodes.items():
-            out.facts.append(
-                PredicatesAsked(question, self._partition.name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns)
-            )
+            out.facts.append(PredicatesAsked(question, name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns))
         return inquiry
+
+    def _inquiry(self, kind: InquiryKind, ask: Ask, nodes: Sequence[Node], now_ns: int) -> Inquiry:
+        """A question for each of the nodes, not filed yet."""
+        due_ns = now_ns + self.policy.timeout_ns
+        return Inquiry(kind, ask, {self.number(): node for node in nodes}, now_ns, due_ns)
 
     def _file(self, inquiry: Inquiry) -> None:
         ask = inquiry.ask
@@ -525,14 +526,12 @@ class Questions:
         refusals = ask.refusals
         unanswered = [each.node_id for each in refusals.nodes.values() if each.unanswered] if refusals else []
         if unanswered:
-            self._forget(ask, unanswered)
-            self._look_again(ask, out)
+            self._forgive(ask, unanswered, out)
 
     def node_changed(self, node: Node, out: Outcome) -> None:
         """What the RM said of the node may hold no more."""
         for ask in list(node.refused_by):
-            self._forget(ask, [node.node_id])
-            self._look_again(ask, out)
+            self._forgive(ask, [node.node_id], out)
 
     def retry(self, refusals: Refusals, out: Outcome, now_ns: int) -> None:
         """The pause is over: the RM is asked anew."""
@@ -542,10 +541,11 @@ class Questions:
             return
         refusals.until_ns = 0
         refusals.rounds += 1
-        self._forget(refusals.ask, list(refusals.nodes))
-        self._look_again(refusals.ask, out)
+        self._forgive(refusals.ask, list(refusals.nodes), out)
 
-    def _look_again(self, ask: Ask, out: Outcome) -> None:
+    def _forgive(self, ask: Ask, node_ids: Collection[str], out: Outcome) -> None:
+        """The nodes are as good as any again: the ask that was refused there is looked at once more."""
+        self._forget(ask, node_ids)
         partition, group = self._partition, ask.group
         out.touch(ask, partition.name)
         if group is None:

@@ -14,6 +14,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
 from muster_event_publisher.app import PublisherService, SinkPlan
 from muster_event_publisher.settings import PublisherSettings
+from starlette.routing import BaseRoute
 from unit.publisher.feeding import Feeder
 
 TOPICS = Topics(partitions=2)
@@ -39,14 +40,18 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    *, store: MemoryStore | None = None, sinks: Sequence[SinkPlan] = (), listen: bool = False, **settings: Any
+    *,
+    store: MemoryStore | None = None,
+    sinks: Sequence[SinkPlan] = (),
+    extra_routes: Sequence[BaseRoute] = (),
+    listen: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[Running]:
     log = MemoryLog(TOPICS.specs(), SystemClock(), store=store)
     await log.start()
     address = "127.0.0.1:0" if listen else ""
-    service = PublisherService(
-        PublisherSettings(http_address=address, **settings), log, TOPICS, SystemClock(), sinks=sinks
-    )
+    wanted = PublisherSettings(http_address=address, **settings)
+    service = PublisherService(wanted, log, TOPICS, SystemClock(), sinks=sinks, extra_routes=extra_routes)
     transport = httpx.ASGITransport(service.asgi)  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="http://publisher") as http:
         running = Running(service, log, Feeder(log, TOPICS), http)

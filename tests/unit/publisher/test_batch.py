@@ -7,8 +7,13 @@ import json
 
 import httpx
 import pytest
+from muster_event_publisher.errors import RequestRefused
 from muster_event_publisher.render import batch_json, event_json
+from muster_event_publisher.rest import answer_json, get_endpoint
 from muster_service.go_json import error_body
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
 from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.running import TOPICS, Running, running, until_next
 
@@ -263,3 +268,17 @@ async def test_metrics_are_there() -> None:
         await filled(publisher, 3, "rm-of-metrics")
         text = (await publisher.http.get("/metrics")).text
         assert 'muster_publisher_events_total{rm="rm-of-metrics"} 3.0' in text
+
+
+async def test_further_routes_have_the_same_manners() -> None:
+    async def usage(request: Request) -> ASGIApp:
+        if request.query_params.get("window"):
+            raise RequestRefused(400, 'parameter "window": not known')
+        return await answer_json(request, b"[]\n")
+
+    async with running(extra_routes=[Route("/ws/v1/usage", get_endpoint(usage))]) as publisher:
+        answer = await publisher.http.get("/ws/v1/usage")
+        assert (answer.status_code, answer.content) == (200, b"[]\n")
+        assert CORE_HEADERS.items() <= dict(answer.headers).items()
+        assert (await publisher.http.get("/ws/v1/usage?window=1")).status_code == 400
+        assert (await publisher.http.post("/ws/v1/usage")).status_code == 405

@@ -12,6 +12,7 @@ from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
+from starlette.routing import BaseRoute
 
 from muster_event_publisher import metrics
 from muster_event_publisher.feed import PartitionFeed
@@ -43,6 +44,7 @@ class PublisherService:
 
     :param log: started; closed by whoever started it.
     :param sinks: stores for history with their policies; None: those that the settings ask for.
+    :param extra_routes: what REST serves beside the events.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class PublisherService:
         clock: Clock,
         *,
         sinks: Sequence[SinkPlan] | None = None,
+        extra_routes: Sequence[BaseRoute] = (),
     ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock = log, topics, clock
@@ -66,7 +69,7 @@ class PublisherService:
         )  # fmt: skip
         self._streams = EventStreams(limits, clock)
         source = EventSource(self.rings, self._searches if settings.serve_from_log else [], topics)
-        self._rest = EventsRest(source, self._streams, settings, self.problems)
+        self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes)
         self.asgi = self._rest.app
         plans = sinks if sinks is not None else sinks_of(settings, topics)
         retry = Retry(settings.retry_min_s, settings.retry_max_s)

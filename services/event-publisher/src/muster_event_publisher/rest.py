@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import parse_qsl
 
 from muster_bus.errors import LogError
@@ -29,7 +29,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_event_publisher import render
@@ -60,10 +60,18 @@ HealthCheck = Callable[[], Awaitable[list[str]]]
 
 
 class EventsRest:
-    """The endpoints. ``app`` is the whole as one ASGI application."""
+    """The endpoints. ``app`` is the whole as one ASGI application.
+
+    :param extra_routes: what else is served beside the events; :func:`get_endpoint` gives them the same manners.
+    """
 
     def __init__(
-        self, source: EventSource, streams: EventStreams, settings: PublisherSettings, problems: HealthCheck
+        self,
+        source: EventSource,
+        streams: EventStreams,
+        settings: PublisherSettings,
+        problems: HealthCheck,
+        extra_routes: Sequence[BaseRoute] = (),
     ) -> None:
         self._source, self._streams, self._settings, self._problems = source, streams, settings, problems
         self.app = Starlette(
@@ -72,6 +80,7 @@ class EventsRest:
                 Route(STREAM_PATH, _Get(self._stream)),
                 Route("/health", self._health),
                 Route("/metrics", _metrics),
+                *extra_routes,
             ],
             exception_handlers={404: _not_found},
         )
@@ -162,6 +171,19 @@ class EventsRest:
         problems = await self._problems()
         body = json.dumps({"healthy": not problems, "problems": problems}) + "\n"
         return Response(body, 503 if problems else 200, media_type="application/json")
+
+
+def get_endpoint(handler: Handler) -> ASGIApp:
+    """An endpoint for a route: answers GET by ``handler``, and all else as the core does.
+
+    ``handler`` may raise RequestRefused. Use :func:`answer_json` for what it gives.
+    """
+    return _Get(handler)
+
+
+async def answer_json(request: Request, body: bytes, headers: dict[str, str] | None = None) -> Response:
+    """A JSON body with the core's headers; compressed when it is large and the client wants it so."""
+    return await _answer(request, body, headers or {})
 
 
 class _Get:

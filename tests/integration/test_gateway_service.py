@@ -43,7 +43,7 @@ async def world() -> AsyncIterator[Rig]:
 
 
 async def test_health_says_serving_while_everything_answers(world: Rig) -> None:
-    gateway = await world.gateway(health_interval_s=0.02)
+    gateway = await world.gateway(health_interval_s=0.02, http_address="127.0.0.1:0")
     stub = health_pb2_grpc.HealthStub(world.channel(gateway).grpc)
 
     async def says(status: int) -> bool:
@@ -64,6 +64,11 @@ async def test_health_says_serving_while_everything_answers(world: Rig) -> None:
     world.log.closed = True
     await eventually(lambda: says(NOT_SERVING), "the log is away")
     assert not await gateway.healthy()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}") as client:
+        answer = await client.get("/health")
+        assert (answer.status_code, answer.text.splitlines()[0]) == (503, "NOT_SERVING")
+        assert "the log does not answer" in answer.text
+        assert (await client.get("/health/live")).text == "SERVING\n"
     world.log.closed = False
 
 

@@ -24,21 +24,21 @@ from starlette.routing import Route
 asked = Counter("muster_test_asked", "Counts in this test.")
 
 
-async def _yes() -> bool:
-    return True
+async def _good() -> list[str]:
+    return []
 
 
-async def _no() -> bool:
-    return False
+async def _bad() -> list[str]:
+    return ["the log does not answer"]
 
 
-async def _raises() -> bool:
+async def _raises() -> list[str]:
     raise OSError("lost")
 
 
-async def _hangs() -> bool:
+async def _hangs() -> list[str]:
     await asyncio.Event().wait()
-    return True
+    return []
 
 
 @asynccontextmanager
@@ -52,15 +52,24 @@ async def served(app: Starlette) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("check", "status"), [(_yes, 200), (_no, 503), (_raises, 503), (_hangs, 503)], ids=["yes", "no", "raises", "hangs"]
+    ("check", "problems"),
+    [
+        (_good, []),
+        (_bad, ["b: the log does not answer"]),
+        (_raises, ["b: it cannot say how it is: OSError"]),
+        (_hangs, ["b: no answer in 0.05 s"]),
+    ],
+    ids=["good", "bad", "raises", "hangs"],
 )
 async def test_ready_is_what_every_service_says(
-    check: operations.HealthCheck, status: int, monkeypatch: pytest.MonkeyPatch
+    check: operations.ProblemCheck, problems: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "HEALTH_TIMEOUT_S", 0.05)
-    async with served(operations.operations_app({"a": _yes, "b": check})) as url, httpx.AsyncClient() as client:
+    status = 503 if problems else 200
+    async with served(operations.operations_app({"a": _good, "b": check})) as url, httpx.AsyncClient() as client:
         answer = await client.get(f"{url}/health/ready")
         assert answer.status_code == status
+        assert answer.json()["problems"] == problems
         assert answer.json()["services"] == {"a": "ready", "b": "ready" if status == 200 else "not ready"}
         assert (await client.get(f"{url}/health/live")).status_code == 200
         assert (await asyncio.to_thread(probe, url, 2.0))[0] is (status == 200)

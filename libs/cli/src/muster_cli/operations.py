@@ -19,23 +19,32 @@ HEALTH_TIMEOUT_S = 3.0  # probes wait five seconds as a rule; a service that nee
 STOP_TIMEOUT_S = 3.0  # for open HTTP answers to end; streams never do
 
 HealthCheck = Callable[[], Awaitable[bool]]
+ProblemCheck = Callable[[], Awaitable[list[str]]]
 
 
-def operations_app(checks: Mapping[str, HealthCheck], mounted: ASGIApp | None = None) -> Starlette:
+def operations_app(problems: Mapping[str, ProblemCheck], mounted: ASGIApp | None = None) -> Starlette:
     """``/health/live``, ``/health/ready`` and ``/metrics``, and everything else to ``mounted``.
 
-    Live: the process's event loop turns. Ready: every check says so, in time; 503 and which one did not otherwise.
+    Live: the process's event loop turns. Ready: no service has a problem, and each says so in time; else 503 with what
+    they are.
+
+    :param problems: by service: asks what does not work there now, one sentence each.
     """
 
     async def live(request: Request) -> Response:
         return JSONResponse({"status": "live"})
 
     async def ready(request: Request) -> Response:
-        names = list(checks)
-        answers = await asyncio.gather(*(_ask(checks[name]) for name in names))
-        status = "ready" if all(answers) else "not ready"
-        services = {name: "ready" if answer else "not ready" for name, answer in zip(names, answers, strict=True)}
-        return JSONResponse({"status": status, "services": services}, 200 if all(answers) else 503)
+        names = list(problems)
+        answers = await asyncio.gather(*(_ask(problems[name]) for name in names))
+        good = not any(answers)
+        services = {name: "not ready" if answer else "ready" for name, answer in zip(names, answers, strict=True)}
+        body = {
+            "status": "ready" if good else "not ready",
+            "services": services,
+            "problems": [f"{name}: {one}" for name, answer in zip(names, answers, strict=True) for one in answer],
+        }
+        return JSONResponse(body, 200 if good else 503)
 
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
@@ -51,10 +60,12 @@ def operations_app(checks: Mapping[str, HealthCheck], mounted: ASGIApp | None = 
     return Starlette(routes=routes)
 
 
-async def _ask(check: HealthCheck) -> bool:
+async def _ask(check: ProblemCheck) -> list[str]:
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
             return await check()
+    except TimeoutError:
+        return [f"no answer in {HEALTH_TIMEOUT_S:g} s"]
     except Exception as error:  # a check that fails is an answer
         log.warning("health check failed", error=repr(error))
-        return False
+        return [f"it cannot say how it is: {type(error).__name__}"]

@@ -108,7 +108,7 @@ def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     opened = []
     if settings.scheduler.http_address:
         addresses.check_free("scheduler.http_address", settings.scheduler.http_address)
-        app = operations.operations_app({"scheduler": service.healthy})
+        app = operations.operations_app({"scheduler": service.problems})
         server = HttpServer(app, settings.scheduler.http_address, operations.STOP_TIMEOUT_S)
         opened.append(Opened("http", server.start, server.stop))
     return Plan(opened, [Part("scheduler", service)], [service.healthy])

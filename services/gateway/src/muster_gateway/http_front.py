@@ -57,7 +57,7 @@ class HttpFront:
     """An ASGI application. See the module's words.
 
     :param live: whether the process is worth keeping.
-    :param ready: whether it can serve.
+    :param unready: why it cannot serve, one sentence each; none: it can.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class HttpFront:
         view: Target,
         publisher: Target,
         live: Callable[[], bool],
-        ready: Callable[[], Awaitable[bool]],
+        unready: Callable[[], Awaitable[list[str]]],
     ) -> None:
-        self._view, self._publisher, self._live, self._ready = view, publisher, live, ready
+        self._view, self._publisher, self._live, self._unready = view, publisher, live, unready
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # web sockets are nobody's here
@@ -103,9 +103,17 @@ class HttpFront:
         elif path == "/metrics":
             await respond(send, 200, CONTENT_TYPE_LATEST, generate_latest(), body_wanted=method == "GET")
         else:
-            good = self._live() if path == "/health/live" else await self._ready()
-            text = b"SERVING\n" if good else b"NOT_SERVING\n"
-            await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
+            # What a probe reads is in the first line; what a person wants to know is below.
+            problems = await self._problems(path)
+            lines = ["NOT_SERVING", *problems] if problems is not None else ["SERVING"]
+            text = "".join(f"{line}\n" for line in lines).encode()
+            await respond(send, 200 if problems is None else 503, _TEXT, text, body_wanted=method == "GET")
+
+    async def _problems(self, path: str) -> list[str] | None:
+        """Why the gateway does not live, or cannot serve; None: it does."""
+        if path == "/health/live":
+            return None if self._live() else []
+        return await self._unready() or None
 
 
 class HttpTarget:

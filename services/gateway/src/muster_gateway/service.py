@@ -164,21 +164,35 @@ class Gateway:
         self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether the log answers, the writer takes records and the session store answers. Bounded; never raises."""
-        if self._life.stopping or self._writer is None or not all(tail.answering for tail in self._tails):
-            return False
-        try:
-            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
-                await self._writer.ready()
-                return await self._bus.healthy() and await self.sessions.healthy()
-        except (TimeoutError, BusError):
-            return False
+        """Whether everything of the gateway works; :meth:`problems` says what does not."""
+        return not await self.problems()
+
+    async def problems(self) -> list[str]:
+        """What does not work now, one sentence each. Bounded; never raises."""
+        if self._life.stopping or self._writer is None:
+            return ["the gateway is not running"]
+        silent = [str(tail.partition) for tail in self._tails if not tail.answering]
+        problems = [f"the responses of partition {', '.join(silent)} cannot be read"] if silent else []
+        log_answers, sessions_answer = await asyncio.gather(
+            _in_time(self._log_answers(self._writer)), _in_time(self.sessions.healthy())
+        )
+        problems += [] if log_answers else ["the log does not answer"]
+        return problems + ([] if sessions_answer else ["the session store does not answer"])
+
+    async def _log_answers(self, writer: LogWriter) -> bool:
+        await writer.ready()
+        return await self._bus.healthy()
 
     async def ready(self) -> bool:
         """Healthy, and everything in ``ready_when`` agrees."""
-        if not await self.healthy():
-            return False
-        return all([await condition() for condition in self._ready_when])
+        return not await self.unready()
+
+    async def unready(self) -> list[str]:
+        """Why it is not ready, one sentence each."""
+        if problems := await self.problems():
+            return problems
+        agreed = [await condition() for condition in self._ready_when]
+        return [] if all(agreed) else ["another service of this process is not ready"]
 
     def add_ready_condition(self, condition: Ready) -> None:
         """For conditions that are known only after this gateway was made."""
@@ -257,7 +271,7 @@ class Gateway:
             view,
             await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
             lambda: self._life.alive,
-            self.ready,
+            self.unready,
         )
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
         self.http_port = self._http.port
@@ -324,6 +338,14 @@ class Gateway:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *_SERVICES):
             await self._health.set(name, status)
+
+
+async def _in_time(answer: Awaitable[bool]) -> bool:
+    try:
+        async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+            return await answer
+    except (TimeoutError, BusError, SessionsDown):
+        return False
 
 
 def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:

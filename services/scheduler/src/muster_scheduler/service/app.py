@@ -8,7 +8,7 @@ import uuid
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
-from muster_bus.partition_worker import PartitionWorker, Progress
+from muster_bus.partition_worker import PartitionWorker, Progress, WorkerState
 from muster_bus.topics import Topics
 
 from muster_scheduler.queue_yaml import load_queue_config
@@ -75,7 +75,13 @@ class SchedulerService:
 
     async def healthy(self) -> bool:
         """Whether every owned partition is folded and makes progress."""
-        return bool(self._workers) and all(progress.serving for progress in self.progress())
+        return not await self.problems()
+
+    async def problems(self) -> list[str]:
+        """What does not work now, one sentence each."""
+        if not self._workers:
+            return ["no partition is owned"]
+        return [_problem(progress) for progress in self.progress() if not progress.serving]
 
     def progress(self) -> list[Progress]:
         """Where each worker stands."""
@@ -93,3 +99,12 @@ class SchedulerService:
         if config is None:
             raise BadDefaultConfig("; ".join(f"{path}: {problem}" for problem in problems))
         return text
+
+
+def _problem(progress: Progress) -> str:
+    """Why a worker does not serve."""
+    if progress.state is WorkerState.RUNNING:
+        behind = progress.end_offset - progress.committed
+        return f"partition {progress.partition} has not moved for {progress.idle_s:.0f} s, {behind} records wait"
+    why = f": {progress.last_error}" if progress.last_error else ""
+    return f"partition {progress.partition} is {progress.state.value.replace('_', ' ')}{why}"

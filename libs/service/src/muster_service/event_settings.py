@@ -1,0 +1,135 @@
+"""What an RM says about its events in ``extraConfig``: one reading for the scheduler and the publisher.
+
+The keys are those of the seed on historical usage tracking (``service.event.*``) and those that YuniKorn's core
+reads (``event.*``); each may come with or without ``service.``. Values are parsed as Go's ``strconv`` parses them,
+because that is what RMs were written for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+# Go's strconv.ParseBool knows these and no others.
+_BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
+    ("0", "f", "F", "FALSE", "false", "False"), False
+)
+_BOOL_WORDS = "one of 1, t, T, TRUE, true, True, 0, f, F, FALSE, false, False"
+# Go's strconv.ParseUint(text, 10, 32): ASCII digits only, no sign, no space, no underscore.
+_UINT = re.compile("[0-9]+").fullmatch
+_UINT32_MAX = 2**32 - 1
+_UINT_WORDS = f"an unsigned integer of at most {_UINT32_MAX}, digits only"
+_SHOWN_LENGTH_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EventSettings:
+    """How an RM's events are made, kept and given out. The defaults are the seed's and the core's.
+
+    ``given`` names the fields that the RM has set. For the others the publisher's own settings are the defaults.
+    A capacity of 0 turns the store off, as the seed says.
+    """
+
+    tracking_enabled: bool = True
+    request_events_enabled: bool = False
+    request_store_capacity: int = 1_000
+    ring_buffer_capacity: int = 100_000
+    rest_response_size: int = 10_000
+    max_streams: int = 100
+    max_streams_per_host: int = 15
+    given: frozenset[str] = field(default=frozenset())
+
+
+DEFAULT = EventSettings()
+
+
+def _bool(text: str) -> bool | None:
+    return _BOOLS.get(text)
+
+
+def _uint32(text: str) -> int | None:
+    if not _UINT(text):
+        return None
+    digits = text.lstrip("0")
+    # Python refuses to read thousands of digits; ten are enough to know.
+    return value if len(digits) <= 10 and (value := int(digits or "0")) <= _UINT32_MAX else None
+
+
+# Field: how it is read, what is expected, its names in the order in which they count where several are given.
+_FIELDS: dict[str, tuple[Callable[[str], bool | int | None], str, tuple[str, ...]]] = {
+    "tracking_enabled": (_bool, _BOOL_WORDS, ("trackingEventsEnabled", "trackingEnabled")),
+    "request_events_enabled": (_bool, _BOOL_WORDS, ("requestEventsEnabled",)),
+    "request_store_capacity": (_uint32, _UINT_WORDS, ("requestStoreCapacity", "requestCapacity")),
+    "ring_buffer_capacity": (_uint32, _UINT_WORDS, ("ringBufferCapacity",)),
+    "rest_response_size": (_uint32, _UINT_WORDS, ("RESTResponseSize",)),
+    "max_streams": (_uint32, _UINT_WORDS, ("maxStreams",)),
+    "max_streams_per_host": (_uint32, _UINT_WORDS, ("maxStreamsPerHost",)),
+}
+_PREFIXES = ("service.event.", "event.")
+
+
+def keys_of(name: str) -> tuple[str, ...]:
+    """Every key that sets the field ``name``; where an RM gives several, the first one counts."""
+    return tuple(prefix + word for word in _FIELDS[name][2] for prefix in _PREFIXES)
+
+
+KEYS: frozenset[str] = frozenset(key for name in _FIELDS for key in keys_of(name))
+_BY_LOWER_CASE = {key.lower(): key for key in KEYS}
+
+
+def read(extra_config: Mapping[str, str], before: EventSettings = DEFAULT) -> tuple[EventSettings, list[str]]:
+    """The settings of an RM whose whole ``extraConfig`` this is, and what is wrong with it.
+
+    What is absent has its default: an RM always says all that it wants. A bad value keeps what ``before`` has. Each
+    problem is a sentence that names the key, its value and what was expected.
+    """
+    values: dict[str, Any] = {}
+    given = set()
+    problems = []
+    for name, (parse, expected, _) in _FIELDS.items():
+        keys = [key for key in keys_of(name) if key in extra_config]
+        if not keys:
+            continue
+        key, *others = keys
+        value = parse(extra_config[key])
+        if value is not None:
+            values[name] = value
+            given.add(name)
+        elif name in before.given:
+            values[name] = getattr(before, name)
+            given.add(name)
+        if value is None:
+            in_use = values.get(name, getattr(DEFAULT, name))
+            problems.append(f"{key}: {_shown(extra_config[key])} is not {expected}; {_said(in_use)} stays in use")
+        problems.extend(
+            f"{other}: {_shown(extra_config[other])} is not used, because {key} sets the same and differs"
+            for other in others
+            if parse(extra_config[other]) != value
+        )
+    problems.extend(_unknown(extra_config))
+    return replace(DEFAULT, **values, given=frozenset(given)), problems
+
+
+def _unknown(extra_config: Mapping[str, str]) -> list[str]:
+    problems = []
+    for key in sorted(extra_config):
+        if not key.startswith(_PREFIXES) or key in KEYS:
+            continue
+        meant = _BY_LOWER_CASE.get(key.lower())
+        expected = f"did you mean {meant}?" if meant else f"expected one of {', '.join(sorted(KEYS))}"
+        problems.append(f"{_cut(key)}: is no setting of events and has no effect; {expected}")
+    return problems
+
+
+def _shown(value: str) -> str:
+    return f'"{_cut(value)}"'
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "…"
+
+
+def _said(value: bool | int) -> str:
+    return str(value).lower()

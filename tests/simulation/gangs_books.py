@@ -154,13 +154,11 @@ class Held:
 
 
 def suits(ask: Ask, held: Held) -> bool:
-    """Whether the ask may take the placeholder's place."""
-    return (
-        not ask.placeholder
-        and not ask.mismatched
-        and ask.task_group == held.task_group
-        and covers(held.wants, ask.wants)
-    )
+    """Whether the ask may take the placeholder's place.
+
+    (Some of an ask with repeats may have found none as large, and look for no other: what leaves for it is its own.)
+    """
+    return not ask.placeholder and ask.task_group == held.task_group and covers(held.wants, ask.wants)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from muster_scheduler.core.commands import (
+    AppItem,
+    AskItem,
+    Command,
+    NodeAction,
+    NodeItem,
+    ReleaseItem,
+    Termination,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
 from simulation.gangs import failure, story
-from simulation.gangs_life import GangLife
+from simulation.gangs_life import GangLife, play
+from simulation.life import Step
 
 SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "40")))
 STEPS = 150
@@ -45,3 +58,24 @@ def test_the_same_seed_gives_the_same_gangs_under_another_hash_seed() -> None:
     assert [process.returncode for process in running] == [0, 0]
     assert [each.get("seed") for each in first] == [*range(6), None]
     assert first == second
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_the_auditor_lets_an_ask_that_comes_again_keep_what_leaves_for_it(priority: int) -> None:
+    """One placeholder leaves for an ask with repeats, the other is too small; then the ask is sent again."""
+    root = {"name": "root", "submitacl": "*", "queues": [{"name": "a"}]}
+    document = {"partitions": [{"name": "default", "preemption": {"enabled": False}, "queues": [root]}]}
+    placeholder = AskItem("p1", "x", "default", {"vcore": 4000}, task_group="t", placeholder=True)
+    real = AskItem("r", "x", "default", {"vcore": 4000}, wanted=2, task_group="t", previous_generation=True)
+    said: list[Command] = [
+        UpdateNodes((NodeItem("n1", NodeAction.CREATE, capacity={"vcore": 7000}),)),
+        UpdateApplications((AppItem("x", "root.a", "default", "ann", placeholder_ask={"vcore": 7000}),)),
+        UpdateAllocations((placeholder, placeholder._replace(key="p2", quantities={"vcore": 3000}))),
+        UpdateAllocations((real,)),
+        UpdateAllocations((real._replace(priority=priority),)),
+        UpdateAllocations((), (ReleaseItem("default", "x", "p1", Termination.PLACEHOLDER_REPLACED),)),
+    ]
+    run, error = play(document, [Step(1, [(command, None)]) for command in said])
+    assert error is None
+    assert run.tally["told: placeholder mismatched"] == run.tally["confirmed: replaced"] == 1
+    assert run.tally["replaced: on the same node"] == 1

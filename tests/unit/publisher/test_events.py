@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from muster_bus.log import Record
-from muster_event_publisher.events import EventBatch, batch_of
-from unit.publisher.feeding import event, headers, record, shim_headers
+from muster_event_publisher.events import EventBatch, ShimEvent, batch_of
+from unit.publisher.feeding import INSTANCE, event, headers, record, shim_headers
 
 
 def flat(batch: EventBatch) -> list[tuple[str, str, int, int, bytes]]:
@@ -87,4 +87,6 @@ def test_shim_events_take_no_id_even_if_they_carry_one() -> None:
     shim = (*shim_headers("rm"), ("id", b"99"))
     batch = batch_of(0, [record(0, "rm", 0), Record("t", 0, 1, 0, b"", b"", shim), record(2, "rm", 1)], 0, 3)
     assert [(run.first_id, run.offsets) for run in batch.runs] == [(0, [0, 2])]
-    assert batch.shim == 1
+    assert batch.shim == [ShimEvent("rm", INSTANCE, 1, b"")]
+    assert batch.since(1).shim == batch.shim
+    assert not batch.since(2).shim

@@ -21,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from muster_bus.log import Headers, Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING
@@ -29,6 +30,17 @@ from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HE
 _ID_LIMIT = 2**63
 # Longest decimal that can be below the limit: what is longer is not converted at all.
 _ID_DIGITS = 19
+# In place of an id.
+_MALFORMED, _SHIM = -1, -2
+
+
+class ShimEvent(NamedTuple):
+    """A shim event; ``offset`` is its place in the RM's partition."""
+
+    rm_id: str
+    instance: str
+    offset: int
+    value: bytes | None
 
 
 @dataclass(slots=True)
@@ -62,7 +74,7 @@ class EventRun:
 class EventBatch:
     """Runs in log order, and what they cover: positions ``start`` (inclusive) to ``end`` (exclusive).
 
-    :param shim: shim events that were passed over.
+    :param shim: shim events, in log order.
     :param malformed: records that are no event and were passed over.
     """
 
@@ -70,7 +82,7 @@ class EventBatch:
     start: int
     end: int
     runs: list[EventRun]
-    shim: int = 0
+    shim: list[ShimEvent] = field(default_factory=list)
     malformed: int = 0
 
     @property
@@ -86,7 +98,8 @@ class EventBatch:
         if position <= self.start:
             return self
         runs = [run.from_index(bisect_left(run.offsets, position)) for run in self.runs]
-        return EventBatch(self.partition, max(position, self.start), self.end, [run for run in runs if run])
+        shim = [event for event in self.shim if event.offset >= position]
+        return EventBatch(self.partition, max(position, self.start), self.end, [run for run in runs if run], shim)
 
 
 def batch_of(partition: int, records: Sequence[Record], start: int, end: int) -> EventBatch:
@@ -96,7 +109,8 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
     values: list[bytes] = []
     next_id = -1
     last_tail: Headers | None = None
-    shim = malformed = 0
+    shim: list[ShimEvent] = []
+    malformed = 0
     for record in records:
         headers, value = record.headers, record.value
         # The scheduler writes id first; the other headers are the same from record to record.
@@ -107,11 +121,10 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
                 values.append(value)
                 next_id += 1
                 continue
-        event = _event_of(record)
-        if event is None:
-            shim += 1
+        rm_id, instance, event_id = _event_of(record)
+        if event_id == _SHIM:
+            shim.append(ShimEvent(rm_id, instance, record.offset, value))
             continue
-        rm_id, instance, event_id = event
         if event_id < 0 or value is None:
             malformed += 1
             continue
@@ -127,15 +140,15 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
     return EventBatch(partition, start, end, runs, shim, malformed)
 
 
-def _event_of(record: Record) -> tuple[str, str, int] | None:
-    """RM, instance and id of a tracking event; None for a shim event; id -1 for what is neither."""
+def _event_of(record: Record) -> tuple[str, str, int]:
+    """RM, instance and id; the id is _SHIM for a shim event, _MALFORMED for what is no event."""
     headers = dict(record.headers)
-    if headers.get(HEADER_TRACKING) == b"0":
-        return None
     number = headers.get(HEADER_EVENT_ID, b"")
     try:
         rm_id, instance = headers[HEADER_RM_ID].decode(), headers[HEADER_INSTANCE].decode()
     except (KeyError, UnicodeDecodeError):
-        return "", "", -1
-    event_id = int(number) if number.isdigit() and len(number) <= _ID_DIGITS else -1
-    return rm_id, instance, event_id if event_id < _ID_LIMIT else -1
+        return "", "", _MALFORMED
+    if headers.get(HEADER_TRACKING) == b"0":
+        return rm_id, instance, _SHIM
+    event_id = int(number) if number.isdigit() and len(number) <= _ID_DIGITS else _MALFORMED
+    return rm_id, instance, event_id if event_id < _ID_LIMIT else _MALFORMED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 
 import structlog
@@ -11,7 +12,7 @@ from muster_bus.errors import LogError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 
 from muster_event_publisher import metrics
-from muster_event_publisher.events import EventBatch, batch_of
+from muster_event_publisher.events import EventBatch, ShimEvent, batch_of
 from muster_event_publisher.log_search import read_back
 from muster_event_publisher.ring import Rings, Signal
 from muster_event_publisher.settings import PublisherSettings
@@ -26,14 +27,25 @@ class PartitionFeed:
         The newest batches, covering the positions ``[tail_start, tail_end)``. An exporter whose position is inside
         takes from memory; one that is behind reads the log itself until it is inside. Positions alone decide, so
         nothing is lost or doubled where the two ways meet.
+
+    :param take_shim: is given the shim events, those of the tail at start too; it must not raise.
     """
 
-    def __init__(self, partition: int, bus: Log, topic: str, rings: Rings, settings: PublisherSettings) -> None:
+    def __init__(
+        self,
+        partition: int,
+        bus: Log,
+        topic: str,
+        rings: Rings,
+        settings: PublisherSettings,
+        take_shim: Callable[[list[ShimEvent]], None] = lambda events: None,
+    ) -> None:
         self.partition = partition
         self.changed = Signal()
         self.healthy = False
         self.tail_start = self.tail_end = 0
         self._bus, self._topic, self._rings, self._settings = bus, topic, rings, settings
+        self._take_shim = take_shim
         self._tail: deque[tuple[EventBatch, int]] = deque()
         self._tail_records = 0
         self._reader: LogReader | None = None
@@ -113,7 +125,9 @@ class PartitionFeed:
         # From the new end: an exporter that keeps up looks at what is new, not at the whole tail.
         newer = list(takewhile(lambda entry: entry[0].end > position, reversed(self._tail)))
         for batch, records in reversed(newer):
-            taken.runs += batch.since(position).runs
+            newer_part = batch.since(position)
+            taken.runs += newer_part.runs
+            taken.shim += newer_part.shim
             taken.end = batch.end
             count += records
             if count >= records_max:
@@ -121,7 +135,9 @@ class PartitionFeed:
         return taken
 
     def _into_rings(self, batch: EventBatch) -> None:
-        metrics.SHIM_EVENTS.inc(batch.shim)
+        metrics.SHIM_EVENTS.inc(len(batch.shim))
+        if batch.shim:
+            self._take_shim(batch.shim)
         if batch.malformed:
             metrics.MALFORMED.inc(batch.malformed)
             log.error("records that are no events", partition=self.partition, count=batch.malformed, before=batch.end)

@@ -113,8 +113,11 @@ type Hello struct {
 	StateDump            bool                   `protobuf:"varint,5,opt,name=state_dump,json=stateDump,proto3" json:"state_dump,omitempty"`                                  // is asked for its own state when an operator wants a dump
 	Events               bool                   `protobuf:"varint,6,opt,name=events,proto3" json:"events,omitempty"`                                                         // is told every event that concerns it, those of asks too
 	EventsAfter          *uint64                `protobuf:"varint,7,opt,name=events_after,json=eventsAfter,proto3,oneof" json:"events_after,omitempty"`                      // events with a higher id are sent; absent: those from now on
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// Of events: only those of asks, as seed 002's shim gets them. They come at the push interval (docs/callbacks.md).
+	RequestEventsOnly  bool    `protobuf:"varint,8,opt,name=request_events_only,json=requestEventsOnly,proto3" json:"request_events_only,omitempty"`
+	RequestEventsAfter *uint64 `protobuf:"varint,9,opt,name=request_events_after,json=requestEventsAfter,proto3,oneof" json:"request_events_after,omitempty"` // request_position of the last ones: none of them comes twice
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -196,6 +199,20 @@ func (x *Hello) GetEventsAfter() uint64 {
 	return 0
 }
 
+func (x *Hello) GetRequestEventsOnly() bool {
+	if x != nil {
+		return x.RequestEventsOnly
+	}
+	return false
+}
+
+func (x *Hello) GetRequestEventsAfter() uint64 {
+	if x != nil && x.RequestEventsAfter != nil {
+		return *x.RequestEventsAfter
+	}
+	return 0
+}
+
 type ToResourceManager struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of what the scheduler asked or told: its place in the RM's one order of responses, see si.proto. 0: of the others.
@@ -206,7 +223,7 @@ type ToResourceManager struct {
 	SchedulingStates     []*si.UpdateContainerSchedulingStateRequest `protobuf:"bytes,5,rep,name=scheduling_states,json=schedulingStates,proto3" json:"scheduling_states,omitempty"`
 	StateDumps           []*StateDumpQuestion                        `protobuf:"bytes,6,rep,name=state_dumps,json=stateDumps,proto3" json:"state_dumps,omitempty"`
 	Configurations       []*ConfigurationResult                      `protobuf:"bytes,7,rep,name=configurations,proto3" json:"configurations,omitempty"`
-	Events               *Events                                     `protobuf:"bytes,8,opt,name=events,proto3" json:"events,omitempty"`
+	Events               *RmEvents                                   `protobuf:"bytes,8,opt,name=events,proto3" json:"events,omitempty"`
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
 }
@@ -290,7 +307,7 @@ func (x *ToResourceManager) GetConfigurations() []*ConfigurationResult {
 	return nil
 }
 
-func (x *ToResourceManager) GetEvents() *Events {
+func (x *ToResourceManager) GetEvents() *RmEvents {
 	if x != nil {
 		return x.Events
 	}
@@ -844,28 +861,30 @@ func (x *ConfigurationResult) GetError() string {
 	return ""
 }
 
-// Events of the RM, in their order (seed 000: SendEvent).
-type Events struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Events        []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+// Events of the RM (seed 000: SendEvent): tracked ones in the order of their ids, those of asks in their own.
+type RmEvents struct {
+	state                protoimpl.MessageState `protogen:"open.v1"`
+	Events               []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	RequestPosition      *uint64                `protobuf:"varint,2,opt,name=request_position,json=requestPosition,proto3,oneof" json:"request_position,omitempty"`            // of the last event of an ask in here; for hello.request_events_after
+	RequestEventsDropped uint64                 `protobuf:"varint,3,opt,name=request_events_dropped,json=requestEventsDropped,proto3" json:"request_events_dropped,omitempty"` // so many were pushed out of the full store unsent, since the stream began
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
-func (x *Events) Reset() {
-	*x = Events{}
+func (x *RmEvents) Reset() {
+	*x = RmEvents{}
 	mi := &file_muster_v1_callbacks_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Events) String() string {
+func (x *RmEvents) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Events) ProtoMessage() {}
+func (*RmEvents) ProtoMessage() {}
 
-func (x *Events) ProtoReflect() protoreflect.Message {
+func (x *RmEvents) ProtoReflect() protoreflect.Message {
 	mi := &file_muster_v1_callbacks_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -877,16 +896,30 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Events.ProtoReflect.Descriptor instead.
-func (*Events) Descriptor() ([]byte, []int) {
+// Deprecated: Use RmEvents.ProtoReflect.Descriptor instead.
+func (*RmEvents) Descriptor() ([]byte, []int) {
 	return file_muster_v1_callbacks_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *Events) GetEvents() []*Event {
+func (x *RmEvents) GetEvents() []*Event {
 	if x != nil {
 		return x.Events
 	}
 	return nil
+}
+
+func (x *RmEvents) GetRequestPosition() uint64 {
+	if x != nil && x.RequestPosition != nil {
+		return *x.RequestPosition
+	}
+	return 0
+}
+
+func (x *RmEvents) GetRequestEventsDropped() uint64 {
+	if x != nil {
+		return x.RequestEventsDropped
+	}
+	return 0
 }
 
 type Event struct {
@@ -955,7 +988,7 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x15preemption_predicates\x18\x03 \x03(\v2%.muster.v1.PreemptionPredicatesAnswerR\x14preemptionPredicates\x12;\n" +
 	"\vstate_dumps\x18\x04 \x03(\v2\x1a.muster.v1.StateDumpAnswerR\n" +
 	"stateDumps\x12F\n" +
-	"\x0econfigurations\x18\x05 \x03(\v2\x1e.muster.v1.ConfigurationUpdateR\x0econfigurations\"\x8e\x02\n" +
+	"\x0econfigurations\x18\x05 \x03(\v2\x1e.muster.v1.ConfigurationUpdateR\x0econfigurations\"\x8e\x03\n" +
 	"\x05Hello\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x1e\n" +
 	"\n" +
@@ -966,8 +999,11 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\n" +
 	"state_dump\x18\x05 \x01(\bR\tstateDump\x12\x16\n" +
 	"\x06events\x18\x06 \x01(\bR\x06events\x12&\n" +
-	"\fevents_after\x18\a \x01(\x04H\x00R\veventsAfter\x88\x01\x01B\x0f\n" +
-	"\r_events_after\"\x98\x04\n" +
+	"\fevents_after\x18\a \x01(\x04H\x00R\veventsAfter\x88\x01\x01\x12.\n" +
+	"\x13request_events_only\x18\b \x01(\bR\x11requestEventsOnly\x125\n" +
+	"\x14request_events_after\x18\t \x01(\x04H\x01R\x12requestEventsAfter\x88\x01\x01B\x0f\n" +
+	"\r_events_afterB\x17\n" +
+	"\x15_request_events_after\"\x9a\x04\n" +
 	"\x11ToResourceManager\x12+\n" +
 	"\x11response_sequence\x18\x01 \x01(\x04R\x10responseSequence\x12,\n" +
 	"\awelcome\x18\x02 \x01(\v2\x12.muster.v1.WelcomeR\awelcome\x12=\n" +
@@ -978,8 +1014,8 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x11scheduling_states\x18\x05 \x03(\v2,.si.v1.UpdateContainerSchedulingStateRequestR\x10schedulingStates\x12=\n" +
 	"\vstate_dumps\x18\x06 \x03(\v2\x1c.muster.v1.StateDumpQuestionR\n" +
 	"stateDumps\x12F\n" +
-	"\x0econfigurations\x18\a \x03(\v2\x1e.muster.v1.ConfigurationResultR\x0econfigurations\x12)\n" +
-	"\x06events\x18\b \x01(\v2\x11.muster.v1.EventsR\x06events\"(\n" +
+	"\x0econfigurations\x18\a \x03(\v2\x1e.muster.v1.ConfigurationResultR\x0econfigurations\x12+\n" +
+	"\x06events\x18\b \x01(\v2\x13.muster.v1.RmEventsR\x06events\"(\n" +
 	"\aWelcome\x12\x1d\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tR\tgatewayId\"\xbe\x01\n" +
@@ -1018,9 +1054,12 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x13ConfigurationResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12B\n" +
 	"\bresponse\x18\x02 \x01(\v2&.muster.v1.UpdateConfigurationResponseR\bresponse\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"2\n" +
-	"\x06Events\x12(\n" +
-	"\x06events\x18\x01 \x03(\v2\x10.muster.v1.EventR\x06events\"O\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\xaf\x01\n" +
+	"\bRmEvents\x12(\n" +
+	"\x06events\x18\x01 \x03(\v2\x10.muster.v1.EventR\x06events\x12.\n" +
+	"\x10request_position\x18\x02 \x01(\x04H\x00R\x0frequestPosition\x88\x01\x01\x124\n" +
+	"\x16request_events_dropped\x18\x03 \x01(\x04R\x14requestEventsDroppedB\x13\n" +
+	"\x11_request_position\"O\n" +
 	"\x05Event\x12*\n" +
 	"\x06record\x18\x01 \x01(\v2\x12.si.v1.EventRecordR\x06record\x12\x13\n" +
 	"\x02id\x18\x02 \x01(\x04H\x00R\x02id\x88\x01\x01B\x05\n" +
@@ -1054,7 +1093,7 @@ var file_muster_v1_callbacks_proto_goTypes = []any{
 	(*StateDumpAnswer)(nil),                          // 9: muster.v1.StateDumpAnswer
 	(*ConfigurationUpdate)(nil),                      // 10: muster.v1.ConfigurationUpdate
 	(*ConfigurationResult)(nil),                      // 11: muster.v1.ConfigurationResult
-	(*Events)(nil),                                   // 12: muster.v1.Events
+	(*RmEvents)(nil),                                 // 12: muster.v1.RmEvents
 	(*Event)(nil),                                    // 13: muster.v1.Event
 	(*si.UpdateContainerSchedulingStateRequest)(nil), // 14: si.v1.UpdateContainerSchedulingStateRequest
 	(*si.PredicatesArgs)(nil),                        // 15: si.v1.PredicatesArgs
@@ -1076,13 +1115,13 @@ var file_muster_v1_callbacks_proto_depIdxs = []int32{
 	14, // 8: muster.v1.ToResourceManager.scheduling_states:type_name -> si.v1.UpdateContainerSchedulingStateRequest
 	8,  // 9: muster.v1.ToResourceManager.state_dumps:type_name -> muster.v1.StateDumpQuestion
 	11, // 10: muster.v1.ToResourceManager.configurations:type_name -> muster.v1.ConfigurationResult
-	12, // 11: muster.v1.ToResourceManager.events:type_name -> muster.v1.Events
+	12, // 11: muster.v1.ToResourceManager.events:type_name -> muster.v1.RmEvents
 	15, // 12: muster.v1.PredicatesQuestion.args:type_name -> si.v1.PredicatesArgs
 	16, // 13: muster.v1.PreemptionPredicatesQuestion.args:type_name -> si.v1.PreemptionPredicatesArgs
 	17, // 14: muster.v1.PreemptionPredicatesAnswer.response:type_name -> si.v1.PreemptionPredicatesResponse
 	18, // 15: muster.v1.ConfigurationUpdate.request:type_name -> si.v1.UpdateConfigurationRequest
 	19, // 16: muster.v1.ConfigurationResult.response:type_name -> muster.v1.UpdateConfigurationResponse
-	13, // 17: muster.v1.Events.events:type_name -> muster.v1.Event
+	13, // 17: muster.v1.RmEvents.events:type_name -> muster.v1.Event
 	20, // 18: muster.v1.Event.record:type_name -> si.v1.EventRecord
 	0,  // 19: muster.v1.Callbacks.Connect:input_type -> muster.v1.FromResourceManager
 	2,  // 20: muster.v1.Callbacks.Connect:output_type -> muster.v1.ToResourceManager
@@ -1100,6 +1139,7 @@ func file_muster_v1_callbacks_proto_init() {
 	}
 	file_muster_v1_admin_proto_init()
 	file_muster_v1_callbacks_proto_msgTypes[1].OneofWrappers = []any{}
+	file_muster_v1_callbacks_proto_msgTypes[12].OneofWrappers = []any{}
 	file_muster_v1_callbacks_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

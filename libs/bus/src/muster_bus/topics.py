@@ -99,6 +99,7 @@ HEADER_EVENT_ID = "id"  # decimal, from 0, gap-free per RM
 HEADER_RM_ID = "rm"
 HEADER_INSTANCE = "instance"  # the RM's InstanceUUID
 HEADER_TRACKING = "tracking"  # b"1": for history, REST and streams; b"0": for the shim only (seed 002)
+HEADER_STORE_CAPACITY = "store"  # of untracked events: how many of them the RM wants to be kept; decimal
 
 # Headers of si.dead-letters.v1.
 HEADER_ERROR = "error"  # one sentence; never the record's content

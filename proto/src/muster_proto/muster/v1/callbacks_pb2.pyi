@@ -73,6 +73,8 @@ class Hello(_message.Message):
     STATE_DUMP_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     EVENTS_AFTER_FIELD_NUMBER: _builtins.int
+    REQUEST_EVENTS_ONLY_FIELD_NUMBER: _builtins.int
+    REQUEST_EVENTS_AFTER_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     predicates: _builtins.bool
     """is asked before an allocation, a reservation, the replacement of a placeholder"""
@@ -86,6 +88,10 @@ class Hello(_message.Message):
     """is told every event that concerns it, those of asks too"""
     events_after: _builtins.int
     """events with a higher id are sent; absent: those from now on"""
+    request_events_only: _builtins.bool
+    """Of events: only those of asks, as seed 002's shim gets them. They come at the push interval (docs/callbacks.md)."""
+    request_events_after: _builtins.int
+    """request_position of the last ones: none of them comes twice"""
     def __init__(
         self,
         *,
@@ -96,14 +102,21 @@ class Hello(_message.Message):
         state_dump: _builtins.bool = ...,
         events: _builtins.bool = ...,
         events_after: _builtins.int | None = ...,
+        request_events_only: _builtins.bool = ...,
+        request_events_after: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_events_after", b"_events_after", "events_after", b"events_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_events_after", b"_events_after", "_request_events_after", b"_request_events_after", "events_after", b"events_after", "request_events_after", b"request_events_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_events_after", b"_events_after", "events", b"events", "events_after", b"events_after", "predicates", b"predicates", "preemption_predicates", b"preemption_predicates", "rm_id", b"rm_id", "scheduling_states", b"scheduling_states", "state_dump", b"state_dump"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_events_after", b"_events_after", "_request_events_after", b"_request_events_after", "events", b"events", "events_after", b"events_after", "predicates", b"predicates", "preemption_predicates", b"preemption_predicates", "request_events_after", b"request_events_after", "request_events_only", b"request_events_only", "rm_id", b"rm_id", "scheduling_states", b"scheduling_states", "state_dump", b"state_dump"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__events_after: _TypeAlias = _typing.Literal["events_after"]  # noqa: Y015
     _WhichOneofArgType__events_after: _TypeAlias = _typing.Literal["_events_after", b"_events_after"]  # noqa: Y015
+    _WhichOneofReturnType__request_events_after: _TypeAlias = _typing.Literal["request_events_after"]  # noqa: Y015
+    _WhichOneofArgType__request_events_after: _TypeAlias = _typing.Literal["_request_events_after", b"_request_events_after"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__events_after) -> _WhichOneofReturnType__events_after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_events_after) -> _WhichOneofReturnType__request_events_after | None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
@@ -134,7 +147,7 @@ class ToResourceManager(_message.Message):
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigurationResult]: ...
     @_builtins.property
-    def events(self) -> Global___Events: ...
+    def events(self) -> Global___RmEvents: ...
     def __init__(
         self,
         *,
@@ -145,7 +158,7 @@ class ToResourceManager(_message.Message):
         scheduling_states: _abc.Iterable[_si_pb2.UpdateContainerSchedulingStateRequest] | None = ...,
         state_dumps: _abc.Iterable[Global___StateDumpQuestion] | None = ...,
         configurations: _abc.Iterable[Global___ConfigurationResult] | None = ...,
-        events: Global___Events | None = ...,
+        events: Global___RmEvents | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -409,26 +422,36 @@ class ConfigurationResult(_message.Message):
 Global___ConfigurationResult: _TypeAlias = ConfigurationResult  # noqa: Y015
 
 @_typing.final
-class Events(_message.Message):
-    """Events of the RM, in their order (seed 000: SendEvent)."""
+class RmEvents(_message.Message):
+    """Events of the RM (seed 000: SendEvent): tracked ones in the order of their ids, those of asks in their own."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    REQUEST_POSITION_FIELD_NUMBER: _builtins.int
+    REQUEST_EVENTS_DROPPED_FIELD_NUMBER: _builtins.int
+    request_position: _builtins.int
+    """of the last event of an ask in here; for hello.request_events_after"""
+    request_events_dropped: _builtins.int
+    """so many were pushed out of the full store unsent, since the stream began"""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
     def __init__(
         self,
         *,
         events: _abc.Iterable[Global___Event] | None = ...,
+        request_position: _builtins.int | None = ...,
+        request_events_dropped: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_request_position", b"_request_position", "request_position", b"request_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request_position", b"_request_position", "events", b"events", "request_events_dropped", b"request_events_dropped", "request_position", b"request_position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__request_position: _TypeAlias = _typing.Literal["request_position"]  # noqa: Y015
+    _WhichOneofArgType__request_position: _TypeAlias = _typing.Literal["_request_position", b"_request_position"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_position) -> _WhichOneofReturnType__request_position | None: ...
 
-Global___Events: _TypeAlias = Events  # noqa: Y015
+Global___RmEvents: _TypeAlias = RmEvents  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):

@@ -60,8 +60,8 @@ log = structlog.get_logger(__name__)
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x4D555354  # "MUST", in the file's header: tells our file from any other SQLite file
 
-_OFFSET_BITS = 40  # of a block's row id; the rest is the partition's id: 10^12 records, 4 million partitions
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+OFFSET_BITS = 40  # of a block's row id; the rest is the partition's id: 10^12 records, 4 million partitions
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _RECORD_MEMORY_BYTES = 250  # what a record in the tail costs beside its content (tuple, bytes objects)
 _GROUP_BYTES = 4 << 20  # most that is committed together: bounds what those at the end wait
 _GROUP_UNITS = 512
@@ -92,7 +92,7 @@ CREATE TABLE claims (
     UNIQUE (group_name, topic, partition)
 );
 CREATE TABLE blocks (
-    id INTEGER PRIMARY KEY,                   -- partition id << {_OFFSET_BITS} | first offset
+    id INTEGER PRIMARY KEY,                   -- partition id << {OFFSET_BITS} | first offset
     next_offset INTEGER NOT NULL, timestamp_ms INTEGER NOT NULL, codec INTEGER NOT NULL, body BLOB NOT NULL,
     claim INTEGER, position INTEGER           -- the input position that this block's transaction answers
 );
@@ -380,7 +380,7 @@ class SqliteLog:
         for id_, topic, partition, first, cleaned_to, kept in rows.fetchall():
             newest = connection.execute(
                 "SELECT next_offset FROM blocks WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1",
-                (id_ << _OFFSET_BITS, (id_ + 1) << _OFFSET_BITS),
+                (id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS),
             ).fetchone()
             end = newest[0] if newest is not None else first
             self._partitions[topic, partition] = _Partition(
@@ -432,7 +432,7 @@ class SqliteLog:
             raise LogClosed(f"log {self.path} is closed") from error
 
     def _read_blocks(self, place: _Partition, position: int, end: int, max_records: int) -> list[Record]:
-        base, records, size = place.id << _OFFSET_BITS, [], 0
+        base, records, size = place.id << OFFSET_BITS, [], 0
         reading = self._reading
         try:
             reading.execute("BEGIN")  # one snapshot for both questions
@@ -444,8 +444,8 @@ class SqliteLog:
                     "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?",
                     (base, base, base | position),
                 ).fetchone()
-                for row in reading.execute(_SELECT_BLOCKS, (start, base + (1 << _OFFSET_BITS), -1)):
-                    block = Block(row[0] & _OFFSET_MASK, *row[1:])
+                for row in reading.execute(_SELECT_BLOCKS, (start, base + (1 << OFFSET_BITS), -1)):
+                    block = Block(row[0] & OFFSET_MASK, *row[1:])
                     if block.next_offset <= position:
                         continue
                     found = blocks.decode(place.topic, place.partition, block)
@@ -739,7 +739,7 @@ class SqliteLog:
 
     def _retain(self, reading: sqlite3.Connection, place: _Partition, before_ms: int) -> None:
         """Deletes the blocks from the partition's start whose newest record is older than ``before_ms``."""
-        low, high = place.id << _OFFSET_BITS, (place.id + 1) << _OFFSET_BITS
+        low, high = place.id << OFFSET_BITS, (place.id + 1) << OFFSET_BITS
         while not self._closing():
             rows = reading.execute(
                 "SELECT id, next_offset, timestamp_ms FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
@@ -755,7 +755,7 @@ class SqliteLog:
                 writing.execute("DELETE FROM blocks WHERE id >= ? AND id <= ?", (low, last_id))
                 writing.execute("UPDATE partitions SET first_offset = ? WHERE id = ?", (first_offset, place.id))
 
-            removed = first_offset - (old[0][0] & _OFFSET_MASK)
+            removed = first_offset - (old[0][0] & OFFSET_MASK)
             self._order_and_wait(delete)
             self._on_loop(self._set_first, place, first_offset)
             metrics.maintenance_removed.labels(place.topic, "retention").inc(removed)
@@ -771,11 +771,11 @@ class SqliteLog:
         """
         newest = reading.execute(
             "SELECT max(id) FROM blocks WHERE id >= ? AND id < ?",
-            (place.id << _OFFSET_BITS, (place.id + 1) << _OFFSET_BITS),
+            (place.id << OFFSET_BITS, (place.id + 1) << OFFSET_BITS),
         ).fetchone()[0]
         if newest is None:
             return
-        boundary = newest & _OFFSET_MASK
+        boundary = newest & OFFSET_MASK
         new_records = boundary - place.cleaned_to
         if new_records < max(self.settings.sqlite_compaction_min_records, place.kept):
             return
@@ -823,18 +823,18 @@ class SqliteLog:
 
     def _iterate(self, reading: sqlite3.Connection, place: _Partition, start: int, end: int) -> Iterator[Block]:
         """Blocks that begin in ``[start, end)``, a few per question, so that no snapshot lives long."""
-        base = place.id << _OFFSET_BITS
+        base = place.id << OFFSET_BITS
         while start < end and not self._closing():
             rows = reading.execute(_SELECT_BLOCKS, (base | start, base | end, 32)).fetchall()
             if not rows:
                 return
             for row in rows:
-                yield Block(row[0] & _OFFSET_MASK, *row[1:])
-            start = (rows[-1][0] & _OFFSET_MASK) + 1
+                yield Block(row[0] & OFFSET_MASK, *row[1:])
+            start = (rows[-1][0] & OFFSET_MASK) + 1
 
     def _rewrite(self, place: _Partition, span: tuple[int, int], records: list[Record]) -> None:
         """Replaces the blocks that begin in ``span`` (both ends included) with blocks of ``records``."""
-        base = place.id << _OFFSET_BITS
+        base = place.id << OFFSET_BITS
         rows = [
             (base | block.first_offset, *block[1:], None, None)
             for block in (blocks.encode_records(part, part[-1].offset + 1) for part in _split(records))
@@ -1039,7 +1039,7 @@ class SqliteOwner:
 
 def _rows_of(run: _Run, timestamp_ms: int) -> Iterator[tuple[object, ...]]:
     """Rows of table ``blocks`` for a run whose first offset is fixed."""
-    base, start, size = run.partition.id << _OFFSET_BITS, 0, 0
+    base, start, size = run.partition.id << OFFSET_BITS, 0, 0
     count = len(run.keys)
     if count <= blocks.MAX_RECORDS and sum(run.sizes) <= blocks.MAX_BYTES:
         cuts = [count]

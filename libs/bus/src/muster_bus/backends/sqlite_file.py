@@ -1,0 +1,150 @@
+"""Reads an embedded log's file beside the process that it belongs to, or while nobody runs.
+
+SQLite's write-ahead log lets any number of readers see the last commit without holding the writer up. Every question
+here is a short snapshot of its own, so that checkpoints go on. Nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+from urllib.parse import quote
+
+from muster_bus.backends import blocks
+from muster_bus.backends.blocks import Block
+from muster_bus.backends.sqlite import APPLICATION_ID, OFFSET_BITS, OFFSET_MASK, SCHEMA_VERSION
+from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, OffsetGone
+from muster_bus.log import Record
+
+_BLOCKS_PER_READ = 16
+
+T = TypeVar("T")
+
+
+class LogFile:
+    """The records of an embedded log's file, read only.
+
+    :param path: the file (``DATA_DIR/log.db``).
+
+    Raises LogUnavailable when it is not there or cannot be read, LogIncompatible when it is no log of this version.
+    Every method raises LogUnavailable.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise LogUnavailable(f"log {path} does not exist")
+        try:
+            self._connection = sqlite3.connect(
+                f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=5.0, isolation_level=None
+            )
+            try:
+                self._connection.execute("PRAGMA query_only = 1")
+                (application_id,) = self._connection.execute("PRAGMA application_id").fetchone()
+                (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+                if application_id != APPLICATION_ID:
+                    raise LogIncompatible(f"{path} is not a log of Muster")
+                if version != SCHEMA_VERSION:
+                    raise LogIncompatible(f"log {path} has schema {version}, this version needs {SCHEMA_VERSION}")
+                self._places: dict[tuple[str, int], int] = {
+                    (topic, partition): number
+                    for number, topic, partition in self._connection.execute(
+                        "SELECT id, topic, partition FROM partitions"
+                    )
+                }
+            except BaseException:
+                self._connection.close()
+                raise
+        except sqlite3.Error as error:
+            raise LogUnavailable(f"log {path} cannot be read: {error}") from error
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets the file go."""
+        self._connection.close()
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic; none when the log has no such topic."""
+        return sorted(partition for name, partition in self._places if name == topic)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """(lowest offset that exists, one past the highest one), as of now."""
+        place = self._place(topic, partition)
+        return self._ask(lambda: self._bounds(place))
+
+    def read(self, topic: str, partition: int, start: int) -> tuple[list[Record], int]:
+        """Some records from an offset on, and the offset at which to go on; no records: there are none yet.
+
+        Raises OffsetGone when retention deleted the offset, or nothing was ever written so far.
+        """
+        place = self._place(topic, partition)
+        base = place << OFFSET_BITS
+
+        def read() -> tuple[list[Record], int]:
+            first, end = self._bounds(place)
+            if not first <= start <= end:
+                raise OffsetGone(topic, partition, start, first, end)
+            (low,) = self._connection.execute(
+                "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | start)
+            ).fetchone()
+            records: list[Record] = []
+            for block in self._blocks("id >= ? AND id < ? ORDER BY id", low, (place + 1) << OFFSET_BITS):
+                if block.next_offset <= start:
+                    continue
+                records += [r for r in blocks.decode(topic, partition, block) if r.offset >= start]
+                end = block.next_offset
+            return records, end
+
+        return self._ask(read)
+
+    def newest_first(self, topic: str, partition: int) -> Iterator[Sequence[Record]]:
+        """The records of a partition from its end back to its beginning: a list per block, each in offset order."""
+        place = self._place(topic, partition)
+        low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
+
+        def read() -> list[Block]:
+            return list(self._blocks("id >= ? AND id < ? ORDER BY id DESC", low, high))
+
+        while found := self._ask(read):
+            for block in found:
+                yield blocks.decode(topic, partition, block)
+            high = low | found[-1].first_offset
+
+    # ---- what follows runs in a snapshot --------------------------------------------------------------------------
+
+    def _bounds(self, place: int) -> tuple[int, int]:
+        low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
+        (first,) = self._connection.execute("SELECT first_offset FROM partitions WHERE id = ?", (place,)).fetchone()
+        newest = self._connection.execute(
+            "SELECT next_offset FROM blocks WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1", (low, high)
+        ).fetchone()
+        return first, newest[0] if newest is not None else first
+
+    def _blocks(self, which: str, low: int, high: int) -> Iterator[Block]:
+        statement = f"SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE {which} LIMIT ?"  # noqa: S608 - words of this module
+        for row in self._connection.execute(statement, (low, high, _BLOCKS_PER_READ)).fetchall():
+            yield Block(row[0] & OFFSET_MASK, *row[1:])
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            self._connection.execute("BEGIN")
+            try:
+                return question()
+            finally:
+                self._connection.execute("ROLLBACK")
+        except (sqlite3.Error, ValueError) as error:
+            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+
+    def _place(self, topic: str, partition: int) -> int:
+        try:
+            return self._places[topic, partition]
+        except KeyError as error:
+            raise BadRecord(f"log {self.path} has no {topic}[{partition}]") from error

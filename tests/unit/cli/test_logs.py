@@ -71,3 +71,25 @@ def test_an_exception_is_one_line() -> None:
         structlog.get_logger("muster_x").exception("failed")
     (line,) = _lines(out)
     assert "ValueError: defect" in str(line["exception"])
+
+
+def test_what_a_library_says_again_and_again_is_counted_not_repeated() -> None:
+    out, now_s = io.StringIO(), 100.0
+    logs.configure("info", "json", out)
+    kafka = logging.getLogger("aiokafka")
+    kafka.filters[:] = [logs.SeldomRepeated(10.0, lambda: now_s)]
+
+    def fail(node: int) -> None:
+        kafka.error("Unable connect to node with id %s", node)
+
+    for node in range(500):
+        fail(node)
+    kafka.error("something else")
+    now_s += 10.0
+    fail(7)
+    fail(8)
+    assert [line["event"] for line in _lines(out)] == [
+        "Unable connect to node with id 0",
+        "something else",
+        "Unable connect to node with id 7 (and 499 more like it in 10 s)",
+    ]

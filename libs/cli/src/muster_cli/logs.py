@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import Literal, TextIO
 
 import structlog
@@ -16,6 +18,38 @@ Format = Literal["auto", "json", "console"]
 
 # They tell of each connection, or of each request; their warnings are worth having.
 _TALKATIVE = ("aiokafka", "asyncio", "grpc", "httpcore", "httpx", "uvicorn")
+# A broker that is away is told of some thousand times a second, by each reader of each partition.
+_REPETITIVE = ("aiokafka", "aiokafka.consumer.fetcher")
+_REPEATED_AFTER_S = 10.0
+_TEMPLATES_MAX = 1_000
+
+
+class SeldomRepeated(logging.Filter):
+    """Lets a message through when its like (logger, place in the code) has not been said for a while.
+
+    The next one that is let through says how many were not.
+
+    :param monotonic: seconds, for tests to turn.
+    """
+
+    def __init__(self, after_s: float = _REPEATED_AFTER_S, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._after_s, self._monotonic = after_s, monotonic
+        self._said: dict[tuple[str, str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        like, now = (record.name, record.pathname, record.lineno), self._monotonic()
+        said_at, left_out = self._said.get(like, (-self._after_s, 0))
+        if now - said_at < self._after_s:
+            self._said[like] = (said_at, left_out + 1)
+            return False
+        if len(self._said) >= _TEMPLATES_MAX:
+            self._said.clear()
+        self._said[like] = (now, 0)
+        if left_out:
+            record.msg = f"{record.getMessage()} (and {left_out} more like it in {now - said_at:.0f} s)"
+            record.args = ()
+        return True
 
 
 def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
@@ -52,3 +86,6 @@ def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
     root.setLevel(threshold)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    for name in _REPETITIVE:
+        logger = logging.getLogger(name)
+        logger.filters[:] = [SeldomRepeated()]

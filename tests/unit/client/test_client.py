@@ -422,6 +422,20 @@ async def test_a_status_that_may_pass_is_tried_a_bounded_number_of_times(gateway
     assert max(len(opened) for opened in gateway.metadata.values()) == 3
 
 
+async def test_a_stream_that_breaks_while_it_is_written_to_is_not_refused(gateway: FakeGateway) -> None:
+    gateway.refuse_streams = (grpc.StatusCode.INTERNAL, "Internal error from Core")  # gRPC's own client says so
+    async with RmClient(gateway.address, "r1", settings=QUICK.model_copy(update={"fruitless_attempts": 3})) as rm:
+        await rm.register()
+        async with asyncio.timeout(20):
+            while min(len(gateway.metadata[kind]) for kind in ("allocation", "application", "node")) < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        gateway.refuse_streams = None
+        await rm.send_asks(asks("k1"))
+        async with asyncio.timeout(20):
+            while "k1" not in gateway.items("allocation"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
 async def test_two_connections_of_one_rm_do_not_fight_for_ever(gateway: FakeGateway) -> None:
     gateway.refuse_streams = (grpc.StatusCode.ABORTED, "superseded by a newer stream")
     async with RmClient(gateway.address, "r1", settings=QUICK) as rm:

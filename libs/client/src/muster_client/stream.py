@@ -51,6 +51,8 @@ _UNKNOWN = frozenset({_Code.FAILED_PRECONDITION, _Code.DATA_LOSS})
 _SUSPECT = frozenset({_Code.INTERNAL, _Code.UNKNOWN, _Code.RESOURCE_EXHAUSTED, _Code.ALREADY_EXISTS})
 
 
+# What gRPC's client itself calls a stream that ended while a message was being written.
+_NOT_WRITTEN = "Internal error from Core"
 # A stream of our own that the gateway believed alive may be the other side of a take-over; a fight lasts longer.
 _TAKEN_OVER_AT_MOST = 3
 # Muster's gateway sends its headers when a stream has its place. gRPC lets a server keep them until its first response,
@@ -271,6 +273,8 @@ class RmStream(Generic[R]):
             code, details = _Code.CANCELLED, "cancelled by the gateway"  # grpc.aio gives that status as CancelledError
         if code is _Code.OK and self._closing.is_set():
             return
+        if code is _Code.INTERNAL and details == _NOT_WRITTEN:
+            code = _Code.UNAVAILABLE  # nobody refused anything
         raise _Lost(code, details)
 
     async def _take(self, response: R) -> None:

@@ -78,5 +78,16 @@ def test_retention_reaches_the_topics() -> None:
     assert specs["x.si.state.v1"].cleanup == "compact"
 
 
+def test_derived_topics_are_there_unless_they_are_not_wanted() -> None:
+    wanted = {spec.name: spec for spec in LogSettings(topic_prefix="x.", usage_retention_s=60).topics().specs()}
+    without = {spec.name for spec in LogSettings(topic_prefix="x.", derived_topics=False).topics().specs()}
+    kinds = ("app", "node", "queue", "request", "usergroup")
+    derived = {*(f"x.si.events.{kind}.v1" for kind in kinds), "x.si.usage.v1", "x.si.usage-state.v1"}
+    assert wanted.keys() - without == derived
+    assert (wanted["x.si.usage.v1"].cleanup, wanted["x.si.usage.v1"].retention_ms) == ("compact,delete", 60_000)
+    assert wanted["x.si.usage-state.v1"].cleanup == "compact"
+    assert wanted["x.si.events.app.v1"].retention_ms == wanted["x.si.events.v1"].retention_ms
+
+
 def test_metric_names_are_ours() -> None:
     assert all(name.value.startswith("muster_bus_") for name in Metric)

@@ -226,6 +226,24 @@ async def test_retention_deletes_what_is_old_and_remembers_where_it_was(tmp_path
     await log.close()
 
 
+async def test_a_topic_can_be_compacted_and_lose_what_is_old_as_well(tmp_path: Path) -> None:
+    clock = ManualClock()
+    settings = _settings(tmp_path, usage_retention_s=100.0, sqlite_compaction_min_records=10)
+    topics = settings.topics()
+    log = await _open(settings, clock)
+    writer = await log.writer("test")
+    for number in range(4):
+        for key in (b"same", b"k%d" % number):
+            await writer.append(OutRecord(topics.usage, 0, key, b"%d" % number * 300_000))  # a block each
+        clock.advance(50)
+    await log.maintain()
+    assert {record.key for record in await read_all(log, topics.usage)} == {b"same", b"k2", b"k3"}
+    clock.advance(1000)
+    await log.maintain()
+    assert await read_all(log, topics.usage) == []
+    await log.close()
+
+
 async def test_compaction_bounds_the_file(tmp_path: Path) -> None:
     settings = _settings(tmp_path, sqlite_compaction_min_records=500)
     topics = settings.topics()

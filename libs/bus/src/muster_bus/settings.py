@@ -34,6 +34,11 @@ class LogSettings(BaseModel):
         default=30 * _DAY_S, gt=0, description="Age at which dead letters are deleted."
     )
 
+    usage_retention_s: float = Field(default=30 * _DAY_S, gt=0, description="Age at which usage is deleted.")
+    derived_topics: bool = Field(
+        default=True, description="Whether si.events.app.v1 and the like, and si.usage.v1, are made (docs/usage.md)."
+    )
+
     max_record_bytes: int = Field(
         default=1 << 20, ge=1024, le=1 << 30, description="Largest record (key, value, headers and framing)."
     )
@@ -134,6 +139,8 @@ class LogSettings(BaseModel):
             responses_retention_ms=round(self.responses_retention_s * 1000),
             events_retention_ms=round(self.events_retention_s * 1000),
             dead_letters_retention_ms=round(self.dead_letters_retention_s * 1000),
+            usage_retention_ms=round(self.usage_retention_s * 1000),
+            derived=self.derived_topics,
         )
 
 

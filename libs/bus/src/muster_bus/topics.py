@@ -6,7 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Cleanup = Literal["delete", "compact"]
+Cleanup = Literal["delete", "compact", "compact,delete"]
+EventKind = Literal["app", "node", "queue", "request", "usergroup"]
+
+# The kinds of events that have a derived topic each.
+EVENT_KINDS: tuple[EventKind, ...] = ("app", "node", "queue", "request", "usergroup")
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _PREFIX = re.compile(r"^[a-zA-Z0-9._-]{0,100}$")
@@ -16,6 +20,7 @@ _PREFIX = re.compile(r"^[a-zA-Z0-9._-]{0,100}$")
 class TopicSpec:
     """How a topic must be.
 
+    :param cleanup: ``compact,delete`` keeps the newest record of a key, and that one until its age is reached.
     :param retention_ms: age at which records go; -1: never (compacted topics).
     """
 
@@ -35,6 +40,7 @@ class Topics:
 
     :param prefix: put before each name, for several Musters on one Kafka; with its own separator ("staging.").
     :param partitions: of each topic; never changed once records exist.
+    :param derived: whether the derived topics are among them (docs/usage.md).
     """
 
     prefix: str = ""
@@ -44,6 +50,8 @@ class Topics:
     responses_retention_ms: int = 1 * _DAY_MS
     events_retention_ms: int = 30 * _DAY_MS
     dead_letters_retention_ms: int = 30 * _DAY_MS
+    usage_retention_ms: int = 30 * _DAY_MS
+    derived: bool = False
 
     def __post_init__(self) -> None:
         if not _PREFIX.match(self.prefix):
@@ -78,15 +86,37 @@ class Topics:
         """Records that could not be read, and why."""
         return f"{self.prefix}si.dead-letters.v1"
 
+    def events_of(self, kind: EventKind) -> str:
+        """The events of one kind, as they are on ``si.events``. Written by whoever derives, at least once."""
+        return f"{self.prefix}si.events.{kind}.v1"
+
+    @property
+    def usage(self) -> str:
+        """Resource-seconds in windows, as JSON. Written by whoever derives, at least once."""
+        return f"{self.prefix}si.usage.v1"
+
+    @property
+    def usage_state(self) -> str:
+        """What a deriver goes on from after a restart; for nobody else."""
+        return f"{self.prefix}si.usage-state.v1"
+
     def specs(self) -> tuple[TopicSpec, ...]:
         """Every topic that must exist."""
         n, r = self.partitions, self.replication
-        return (
+        specs = (
             TopicSpec(self.requests, n, "delete", self.requests_retention_ms, r),
             TopicSpec(self.responses, n, "delete", self.responses_retention_ms, r),
             TopicSpec(self.events, n, "delete", self.events_retention_ms, r),
             TopicSpec(self.state, n, "compact", -1, r),
             TopicSpec(self.dead_letters, n, "delete", self.dead_letters_retention_ms, r),
+        )
+        if not self.derived:
+            return specs
+        return (
+            *specs,
+            *(TopicSpec(self.events_of(kind), n, "delete", self.events_retention_ms, r) for kind in EVENT_KINDS),
+            TopicSpec(self.usage, n, "compact,delete", self.usage_retention_ms, r),
+            TopicSpec(self.usage_state, n, "compact", -1, r),
         )
 
     def partition_of(self, rm_id: str) -> int:
@@ -101,7 +131,7 @@ HEADER_INSTANCE = "instance"  # the RM's InstanceUUID
 HEADER_TRACKING = "tracking"  # b"1": for history, REST and streams; b"0": for the shim only (seed 002)
 HEADER_STORE_CAPACITY = "store"  # of untracked events: how many of them the RM wants to be kept; decimal
 
-# Headers of si.dead-letters.v1.
+# Headers of si.dead-letters.v1; the derived topics of events have the origin too.
 HEADER_ERROR = "error"  # one sentence; never the record's content
 HEADER_ORIGIN = "origin"  # topic/partition/offset
 

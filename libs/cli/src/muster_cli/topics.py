@@ -94,8 +94,9 @@ async def _ends(bus: Log, topic: str, partition: int) -> tuple[int, int]:
 
 
 def _wanted(spec: TopicSpec) -> str:
-    kept = "newest per key" if spec.cleanup == "compact" else f"{spec.retention_ms / _MS_PER_DAY:g} days"
-    return f"{spec.partitions} partitions, {spec.replication} copies, {kept}"
+    kept = ["newest per key"] if "compact" in spec.cleanup else []
+    kept += [f"{spec.retention_ms / _MS_PER_DAY:g} days"] if "delete" in spec.cleanup else []
+    return f"{spec.partitions} partitions, {spec.replication} copies, {', '.join(kept)}"
 
 
 def _unchanged(settings: LogSettings) -> Log:

@@ -233,9 +233,9 @@ class KafkaLog:
             "min.insync.replicas": str(self.settings.kafka_min_insync_replicas),
             "message.timestamp.type": "LogAppendTime",  # retention must not depend on the writers' clocks
         }
-        if spec.cleanup == "delete":
+        if "delete" in spec.cleanup:
             configs["retention.ms"] = str(spec.retention_ms)
-        else:
+        if "compact" in spec.cleanup:
             # The newest segment is never compacted: small segments, or a fold reads every state ever written.
             configs["segment.bytes"] = str(64 << 20)
             configs["segment.ms"] = str(60 * 60 * 1000)
@@ -269,7 +269,7 @@ class KafkaLog:
             for _, _, _, name, entries in response.resources:
                 config = {entry[0]: entry[1] for entry in entries}
                 cleanup, size = config.get("cleanup.policy", ""), int(config.get("max.message.bytes", "0"))
-                if specs[name].cleanup not in cleanup.split(","):
+                if not set(specs[name].cleanup.split(",")) <= set(cleanup.split(",")):
                     raise TopicMismatch(f"topic {name} has cleanup.policy {cleanup}, needed is {specs[name].cleanup}")
                 if size < self._least_message_bytes():
                     raise TopicMismatch(

@@ -43,7 +43,7 @@ class RecordRules:
     def check(self, record: OutRecord) -> int:
         """Returns the record's size in bytes. Raises BadRecord, RecordTooLarge."""
         spec = self.spec(record.topic, record.partition)
-        if record.key is None and (spec.cleanup == "compact" or record.value is None):
+        if record.key is None and ("compact" in spec.cleanup or record.value is None):
             raise BadRecord(f"record for {record.topic}[{record.partition}] has no key and needs one")
         size = size_of(record)
         if size > self._max_record_bytes:

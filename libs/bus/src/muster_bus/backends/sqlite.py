@@ -732,9 +732,9 @@ class SqliteLog:
             for spec in self._specs:
                 for number in range(spec.partitions):
                     place = self._partitions[spec.name, number]
-                    if spec.cleanup == "delete" and spec.retention_ms >= 0:
+                    if "delete" in spec.cleanup and spec.retention_ms >= 0:
                         self._retain(reading, place, now_ms - spec.retention_ms)
-                    elif spec.cleanup == "compact":
+                    if "compact" in spec.cleanup:
                         self._compact(reading, place, now_ms - round(self.settings.sqlite_tombstone_grace_s * 1000))
 
     def _retain(self, reading: sqlite3.Connection, place: _Partition, before_ms: int) -> None:

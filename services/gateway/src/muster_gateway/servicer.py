@@ -12,12 +12,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
+import structlog
+from muster_bus.errors import LogUnavailable
 
 from muster_gateway import metrics
-from muster_gateway.errors import GatewayError, GatewayStopping, OverLimit
+from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, OverLimit
 from muster_gateway.registration import Registrar, describe
 from muster_gateway.stream import Parts, RmStream, unexpected
 from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
 
 SERVICE = "si.v1.Scheduler"
 # A registration's warnings travel as trailing metadata, one entry each; it is not the place for a long list.
@@ -59,6 +63,9 @@ class StreamCalls:
             raise
         except GatewayError as error:
             ending = error
+        except LogUnavailable as error:
+            log.warning("stream ends, the log is unavailable", stream=name, rm_id=stream.rm_id, error=str(error))
+            ending = LogDown("the log does not answer: try again")
         except Exception as error:
             ending = unexpected(error)
         finally:

@@ -763,6 +763,12 @@ async def _stop(stopping: Awaitable[None]) -> None:
     try:
         async with asyncio.timeout(_STOP_TIMEOUT_S):
             await stopping
+    except asyncio.CancelledError as error:
+        # aiokafka cancels its own fetches, waits for them, and may hand their end on as if it were ours.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        log.debug("client.stop_failed", error=_story(error))
     except Exception as error:
         log.debug("client.stop_failed", error=_story(error))
 

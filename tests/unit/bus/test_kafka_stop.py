@@ -1,0 +1,25 @@
+"""How a Kafka client is stopped that ends otherwise than it should."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from muster_bus.backends.kafka import _stop
+
+
+async def test_a_cancellation_that_a_client_hands_on_is_not_ours() -> None:
+    async def stopping() -> None:
+        fetch = asyncio.ensure_future(asyncio.sleep(60))
+        fetch.cancel()
+        await fetch  # as aiokafka does with its fetches
+
+    await _stop(stopping())
+
+
+async def test_a_cancellation_of_whoever_stops_is() -> None:
+    stopped = asyncio.create_task(_stop(asyncio.sleep(60)))
+    await asyncio.sleep(0)
+    stopped.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopped

@@ -35,7 +35,7 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +96,7 @@ class Server:
     :param pid: of a local process; 0 otherwise.
     :param started_ticks: the process's start time, so that a re-used pid is never ended by mistake.
     :param container: id of a container; "" otherwise.
+    :param command: of a local process, for it to be started again.
     """
 
     kind: Kind
@@ -104,6 +105,7 @@ class Server:
     pid: int = 0
     started_ticks: int = 0
     container: str = ""
+    command: tuple[str, ...] = ()
 
 
 def find(kind: Kind, directory: Path) -> Server:
@@ -141,6 +143,38 @@ def stop_all(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def own(kind: Kind, directory: Path) -> Server:
+    """A server for one test alone, at an address that survives :func:`kill` and :func:`start_again`.
+
+    One of the environment is never taken: it is not ours to break. Whoever asks ends it with :func:`stop`.
+
+    :param directory: where a local one works; it is made, and must not be shared.
+    :raises NoServer: as :func:`find` does.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    return _one_of_ours(kind, directory, [])
+
+
+def kill(server: Server) -> None:
+    """kill -9. Its data stays, for :func:`start_again`."""
+    if server.container:
+        subprocess.run(["docker", "kill", server.container], check=True, capture_output=True, timeout=60)
+        return
+    os.kill(server.pid, signal.SIGKILL)
+    _await_end(server)
+
+
+def start_again(server: Server, directory: Path) -> Server:
+    """Starts what :func:`kill` ended, with the data that it left, and waits until it answers."""
+    if server.container:
+        subprocess.run(["docker", "start", server.container], check=True, capture_output=True, timeout=60)
+        _await_answer(server.kind, server.address, lambda: _container_runs(server.container), ANSWER_TIMEOUT_S)
+        return server
+    work = directory / server.kind
+    pid_file = work / "data" / "postmaster.pid" if server.kind == "postgres" else None
+    return _process(server.kind, server.command, server.address, work, pid_file=pid_file)
+
+
 def stop(server: Server) -> None:
     """Ends a server that was started here; does nothing to one from the environment."""
     if server.container:
@@ -148,11 +182,7 @@ def stop(server: Server) -> None:
     if server.pid and _started_ticks(server.pid) == server.started_ticks:
         # PostgreSQL: SIGINT is its fast shutdown. The others take SIGTERM.
         os.kill(server.pid, signal.SIGINT if server.kind == "postgres" else signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while _started_ticks(server.pid) == server.started_ticks and time.monotonic() < deadline:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(server.pid, os.WNOHANG)
-            time.sleep(0.05)
+        _await_end(server)
         if _started_ticks(server.pid) == server.started_ticks:
             os.kill(server.pid, signal.SIGKILL)
 
@@ -167,6 +197,15 @@ def free_port() -> int:
 # --- the ways -------------------------------------------------------------------------------------------------------
 
 
+def _await_end(server: Server) -> None:
+    """Returns when the process has ended, or the time for that is over."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while _started_ticks(server.pid) == server.started_ticks and time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(server.pid, os.WNOHANG)
+        time.sleep(0.05)
+
+
 def _find(kind: Kind, directory: Path) -> Server:
     given = os.environ.get(ENVIRONMENT[kind])
     if given:
@@ -175,10 +214,13 @@ def _find(kind: Kind, directory: Path) -> Server:
         except _Unusable as error:
             raise NoServer(f"{ENVIRONMENT[kind]}={_without_password(given)}: {error}") from error
         return Server(kind, given, "environment")
+    return _one_of_ours(kind, directory, [f"{ENVIRONMENT[kind]} is not set"])
+
+
+def _one_of_ours(kind: Kind, directory: Path, tried: list[str]) -> Server:
     only = os.environ.get("MUSTER_TEST_SERVERS", "auto")
     if only not in ("auto", "docker", "local"):
         raise NoServer(f"MUSTER_TEST_SERVERS={only}: expected auto, docker or local")
-    tried = [f"{ENVIRONMENT[kind]} is not set"]
     ways: list[tuple[str, Callable[[Kind, Path], Server]]] = [("docker", _container), ("local", _LOCAL[kind])]
     for name, way in ways:
         if only not in ("auto", name):
@@ -212,9 +254,11 @@ def _container(kind: Kind, directory: Path) -> Server:
         for name, value in settings.items():
             container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
     elif kind == "redis":
-        container.with_exposed_ports(6379)
+        port = free_port()  # one that a restart keeps
+        container.with_bind_ports(6379, port)
     else:
-        container.with_exposed_ports(5432).with_env("POSTGRES_USER", "muster").with_env("POSTGRES_DB", "muster")
+        port = free_port()
+        container.with_bind_ports(5432, port).with_env("POSTGRES_USER", "muster").with_env("POSTGRES_DB", "muster")
         container.with_env("POSTGRES_PASSWORD", "muster-test")  # for a throw-away container on the loopback
     try:
         container.start()
@@ -226,9 +270,9 @@ def _container(kind: Kind, directory: Path) -> Server:
         if kind == "kafka":
             address = f"{host}:{port}"
         elif kind == "redis":
-            address = f"redis://{host}:{container.get_exposed_port(6379)}/0"
+            address = f"redis://{host}:{port}/0"
         else:
-            address = f"postgresql://muster:muster-test@{host}:{container.get_exposed_port(5432)}/muster"
+            address = f"postgresql://muster:muster-test@{host}:{port}/muster"
         _await_answer(kind, address, alive=lambda: _container_runs(identity), timeout_s=ANSWER_TIMEOUT_S)
     except Exception as error:
         stop(server)
@@ -409,7 +453,7 @@ def _process(
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
         )
-    server = Server(kind, address, "local", process.pid, _started_ticks(process.pid))
+    server = Server(kind, address, "local", process.pid, _started_ticks(process.pid), command=tuple(command))
     try:
         _await_answer(kind, ready or address, alive=lambda: process.poll() is None, timeout_s=ANSWER_TIMEOUT_S)
     except _Unusable as error:
@@ -418,7 +462,7 @@ def _process(
         raise _Unusable(f"{command[0]}: {error}: {_tail(log)}") from error
     if pid_file is not None:  # runuser stays in front of the server and does not pass signals on
         pid = int(pid_file.read_text().split()[0])
-        return Server(kind, address, "local", pid, _started_ticks(pid))
+        return replace(server, pid=pid, started_ticks=_started_ticks(pid))
     return server
 
 

@@ -18,6 +18,7 @@ from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 
 SERVING_TIMEOUT_S = 90.0  # four Python processes that start on two busy cores, behind a broker
+SUPERVISION_S = 0.5
 READ_RECORDS, READ_WAIT_S = 2_000, 0.5
 
 
@@ -25,13 +26,19 @@ class Deployment:
     """Processes by name, and the addresses of their gateway.
 
     :ivar processes: in the order of starting; the gateway comes last.
+    :ivar operations: where each process answers /health and /metrics, by name.
     """
 
     def __init__(
-        self, gateway: str, http: str, log_settings: LogSettings, processes: Mapping[str, LocalProcess]
+        self,
+        gateway: str,
+        http: str,
+        log_settings: LogSettings,
+        processes: Mapping[str, LocalProcess],
+        operations: Mapping[str, str],
     ) -> None:
         self.gateway, self.http = gateway, http
-        self.log_settings, self.processes = log_settings, dict(processes)
+        self.log_settings, self.processes, self.operations = log_settings, dict(processes), dict(operations)
 
     async def start(self) -> None:
         """Starts every process and waits until the gateway serves."""
@@ -51,6 +58,24 @@ class Deployment:
         self.processes[name].start()
         await self.serving()
 
+    @asynccontextmanager
+    async def supervised(self) -> AsyncIterator[None]:
+        """What ends by itself is started again, as whoever runs services does; inside, nothing else may kill."""
+
+        async def watch() -> None:
+            while True:
+                for process in self.processes.values():
+                    if not process.running:
+                        process.start()
+                await asyncio.sleep(SUPERVISION_S)
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
     async def stop(self) -> None:
         """Ends what runs, the gateway first; then nothing writes to the log any more."""
         for process in reversed(self.processes.values()):
@@ -67,9 +92,8 @@ def embedded(directory: Path, environment: Mapping[str, str] | None = None) -> D
     gateway, http, data = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}", directory / "data"
     command = muster_command("up", "--data-dir", str(data), "--grpc-address", gateway, "--http-address", http)
     settings = LogSettings(backend="sqlite", sqlite_path=data / "log.db")
-    return Deployment(
-        gateway, f"http://{http}", settings, {"up": LocalProcess(command, directory / "up.log", environment)}
-    )
+    processes = {"up": LocalProcess(command, directory / "up.log", environment)}
+    return Deployment(gateway, f"http://{http}", settings, processes, {"up": f"http://{http}"})
 
 
 def on_kafka(directory: Path, kafka: str, redis: str, environment: Mapping[str, str] | None = None) -> Deployment:
@@ -98,6 +122,12 @@ def on_kafka(directory: Path, kafka: str, redis: str, environment: Mapping[str, 
         f"http://{http}",
         LogSettings(backend="kafka", kafka_bootstrap_servers=kafka, topic_prefix=f"{prefix}."),
         {name: LocalProcess(muster_command(name), directory / f"{name}.log", settings) for name in names},
+        {
+            "gateway": f"http://{http}",
+            "scheduler": f"http://127.0.0.1:{scheduler_port}",
+            "view": f"http://127.0.0.1:{view_port}",
+            "event-publisher": f"http://127.0.0.1:{publisher_port}",
+        },
     )
 
 

@@ -1,0 +1,258 @@
+"""Kafka, Redis and PostgreSQL killed in turn while events flow, and back after a while (MUSTER_OUTAGE_S).
+
+Each is a server of the test's own, ended by ``kill -9``, and started again with what it had written. Redis comes back
+empty, as one without persistence does. Afterwards the books are looked at as after any crash, and history in PostgreSQL
+and in Parquet holds every event once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+import duckdb
+import httpx
+import pytest
+import servers
+from chaos.harness import (
+    Deployment,
+    assert_counted_through,
+    event_ids,
+    folded_state,
+    on_kafka,
+    opened_log,
+    response_sequences,
+)
+from muster_client.replay import ReplayOptions, replay
+from muster_client.report import ReplayReport
+from muster_client.settings import ClientSettings
+
+OPENB = Path(__file__).parents[2] / "examples" / "openb"
+RM_ID = "openb"
+TASKS = 8_152
+OUTAGE_S = float(os.environ.get("MUSTER_OUTAGE_S", "6"))
+# When so many asks are sent; the pace leaves time for each outage and for what comes after it.
+OUTAGES: dict[servers.Kind, int] = {"postgres": 800, "redis": 3_000, "kafka": 5_500}
+RECOVERY_S = 12.0
+PACE_PER_S = 2_200 / (OUTAGE_S + RECOVERY_S)
+# What says so, and in which words; and whether allocations go on meanwhile.
+SAID: dict[servers.Kind, list[tuple[str, str]]] = {
+    "postgres": [("event-publisher", "postgres")],
+    "redis": [("gateway", "the session store does not answer")],
+    "kafka": [
+        ("gateway", "the log does not answer"),
+        ("event-publisher", "the log does not answer"),
+        ("scheduler", ""),
+    ],
+}
+UNHARMED: tuple[servers.Kind, ...] = ("postgres", "redis")
+WAIT_S = 60.0
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.kafka, pytest.mark.redis, pytest.mark.postgres,
+    pytest.mark.timeout(240 + 6 * OUTAGE_S),
+]  # fmt: skip
+
+
+@dataclass
+class Breakable:
+    """Servers of the test's own."""
+
+    directory: Path
+    servers: dict[servers.Kind, servers.Server] = field(default_factory=dict)
+
+    def start(self) -> None:
+        for kind in servers.KINDS:
+            try:
+                self.servers[kind] = servers.own(kind, self.directory)
+            except servers.NoServer as error:
+                if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1":
+                    pytest.fail(f"MUSTER_REQUIRE_SERVERS=1, but {error}", pytrace=False)
+                pytest.skip(str(error))
+
+    def kill(self, kind: servers.Kind) -> None:
+        servers.kill(self.servers[kind])
+
+    def start_again(self, kind: servers.Kind) -> None:
+        self.servers[kind] = servers.start_again(self.servers[kind], self.directory)
+
+    def stop(self) -> None:
+        for server in self.servers.values():
+            servers.stop(server)
+
+
+@pytest.fixture
+def breakable() -> Iterator[Breakable]:
+    with tempfile.TemporaryDirectory(prefix="muster-outages-", ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o711)  # PostgreSQL's user must get through
+        it = Breakable(Path(directory))
+        try:
+            it.start()
+            yield it
+        finally:
+            it.stop()
+
+
+async def test_each_server_goes_and_comes_back_while_events_flow(tmp_path: Path, breakable: Breakable) -> None:
+    schema, history = f"outage_{secrets.token_hex(4)}", tmp_path / "history"
+    dsn = breakable.servers["postgres"].address
+    environment = {
+        "MUSTER_PUBLISHER__POSTGRES_DSN": dsn,
+        "MUSTER_PUBLISHER__POSTGRES_SCHEMA": schema,
+        "MUSTER_PUBLISHER__PARQUET_DIR": str(history),
+        "MUSTER_PUBLISHER__PARQUET_ROLL_S": "1",
+        "MUSTER_PUBLISHER__RETRY_MAX_S": "2",
+    }
+    deployment = on_kafka(tmp_path, breakable.servers["kafka"].address, breakable.servers["redis"].address, environment)
+    await deployment.start()
+    try:
+        async with deployment.supervised():
+            # 1. each server goes and comes back
+            on_sent, outages = breaking(deployment, breakable)
+            report = await replay(OPENB, options(deployment), on_sent=on_sent)
+            await asyncio.gather(*outages)
+            assert len(outages) == len(OUTAGES), "not every outage came to pass: the test has shown nothing"
+            # 2. and everything is well again
+            for name in deployment.operations:
+                await said(deployment, name, 200, "")
+            ids = await everything_once(deployment, report)
+            # 3. history has caught up
+            await eventually_equal(lambda: rows_in_postgres(dsn, schema), (len(ids), len(ids)))
+            await eventually_equal(lambda: rows_in_parquet(history), (len(ids), len(ids)))
+    except BaseException:
+        print(deployment.logs())
+        raise
+    finally:
+        await deployment.stop()
+
+
+def options(deployment: Deployment) -> ReplayOptions:
+    return ReplayOptions(
+        gateway=deployment.gateway,
+        http=deployment.http,
+        rm_id=RM_ID,
+        chunk=20,
+        asks_per_s=PACE_PER_S,
+        quiet_s=OUTAGE_S + RECOVERY_S,
+        answer_timeout_s=WAIT_S,
+        settle_timeout_s=OUTAGE_S + 2 * WAIT_S,
+        rest_timeout_s=WAIT_S,
+        rest_silence_s=OUTAGE_S + WAIT_S,
+        client=ClientSettings(backoff_seed=11),
+    )
+
+
+def breaking(
+    deployment: Deployment, breakable: Breakable
+) -> tuple[Callable[[int], Awaitable[None]], list[asyncio.Task[None]]]:
+    """A hook for the replay, that lets the next server go when it is its time; and what it began."""
+    due = list(OUTAGES.items())
+    begun: list[asyncio.Task[None]] = []
+
+    async def on_sent(sent: int) -> None:
+        for task in begun:
+            if task.done():
+                task.result()  # what failed there fails here, at once
+        if due and sent >= due[0][1] and all(task.done() for task in begun):
+            begun.append(asyncio.create_task(outage(deployment, breakable, due.pop(0)[0])))
+
+    return on_sent, begun
+
+
+async def outage(deployment: Deployment, breakable: Breakable, kind: servers.Kind) -> None:
+    await asyncio.to_thread(breakable.kill, kind)
+    try:
+        # 1. it is said
+        for name, words in SAID[kind]:
+            await said(deployment, name, 503, words)
+        # 2. what does not need it goes on
+        before = await newest_event(deployment) if kind in UNHARMED else 0
+        await asyncio.sleep(OUTAGE_S)
+        if kind in UNHARMED:
+            assert await newest_event(deployment) > before + 1, f"without {kind} nothing was decided"
+    finally:
+        await asyncio.to_thread(breakable.start_again, kind)
+    # 3. it is back
+    for name, _ in SAID[kind]:
+        await said(deployment, name, 200, "")
+
+
+async def said(deployment: Deployment, name: str, status: int, words: str) -> None:
+    """Waits until the process's health has this status, and these words in it."""
+    answer = ""
+    async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+        deadline = asyncio.get_running_loop().time() + WAIT_S
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                health = await client.get(f"{deployment.operations[name]}/health")
+                answer = f"{health.status_code} {health.text}"
+                if health.status_code == status and words in health.text:
+                    return
+            except httpx.HTTPError as error:
+                answer = repr(error)
+            await asyncio.sleep(0.2)
+    pytest.fail(f"{name} says {answer!r}, expected {status} with {words!r}")
+
+
+async def newest_event(deployment: Deployment) -> int:
+    """Id of the newest event, as REST says."""
+    async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+        answer = await client.get(f"{deployment.http}/ws/v1/events/batch?count=1")
+    return int(answer.json()["HighestID"])
+
+
+async def everything_once(deployment: Deployment, report: ReplayReport) -> list[int]:
+    """Each task is allocated once or has a reason; numbers on the log have no gap and no double.
+
+    Gives the events' ids.
+    """
+    assert report.good, (report.complaints, report.unaccounted)
+    assert report.placed + sum(report.pending.values()) == TASKS
+    async with opened_log(deployment.log_settings) as (log, topics):
+        state = await folded_state(log, topics, RM_ID)
+        assert max(state.placements().values()) == 1
+        assert len(state.placements()) == report.placed
+        assert not state.placements().keys() & state.waiting()
+        assert state.overcommitted() == []
+        ids = await event_ids(log, topics, RM_ID)
+        assert_counted_through(ids, 0, "event ids")
+        assert_counted_through(await response_sequences(log, topics, RM_ID), 1, "response numbers")
+    return ids
+
+
+async def rows_in_postgres(dsn: str, schema: str) -> tuple[int, int]:
+    """Rows, and distinct events among them."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        row = await connection.fetchrow(f"select count(*), count(distinct (instance, rm, id)) from {schema}.events")
+    finally:
+        await connection.close()
+    return row[0], row[1]
+
+
+async def rows_in_parquet(history: Path) -> tuple[int, int]:
+    """Rows, and distinct events among them."""
+
+    def count() -> tuple[int, int]:
+        found = duckdb.execute(
+            f"select count(*), count(distinct (instance, rm, id)) from read_parquet('{history}/**/*.parquet')"
+        ).fetchone()
+        assert found is not None
+        return found[0], found[1]
+
+    return await asyncio.to_thread(count)
+
+
+async def eventually_equal(count: Callable[[], Awaitable[tuple[int, int]]], wanted: tuple[int, int]) -> None:
+    found = await count()
+    deadline = asyncio.get_running_loop().time() + WAIT_S
+    while found != wanted and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.5)
+        found = await count()
+    assert found == wanted

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_event_publisher import render
 from muster_event_publisher.codec import UNREADABLE_MESSAGE
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
+from unit.publisher.feeding import event
 
 
 def test_a_full_event() -> None:
@@ -65,3 +66,74 @@ def test_remembered_lines_are_the_right_ones(ids: list[int], slots: int) -> None
         value = EventRecord(objectID=str(event_id)).SerializeToString()
         assert json.loads(lines.get(event_id, value))["objectID"] == str(event_id)
     assert b"event 7 is missing" in lines.get(7, None)
+
+
+strings = st.one_of(
+    st.sampled_from(
+        ["", "app-1", "3f1d2c8e-0000-4000-8000-000000000001", 'a"b', "<&>", "\u2028", "ä", "x" * 127, "x" * 128]
+    ),
+    st.text(max_size=20),
+)
+numbers = st.one_of(
+    st.sampled_from([0, 1, -1, 127, 128, 2**56 - 1, 2**56, 2**63 - 1, -(2**63)]),
+    st.integers(1_700_000_000 * 10**9, 1_800_000_000 * 10**9),
+)
+records = st.builds(
+    lambda kind, name, message, at_ns, change, detail, reference, quantities: EventRecord(
+        type=kind,
+        objectID=name,
+        message=message,
+        timestampNano=at_ns,
+        eventChangeType=change,
+        eventChangeDetail=detail,
+        referenceID=reference,
+        resource=None
+        if quantities is None
+        else Resource(resources={name: Quantity(value=value) for name, value in quantities.items()}),
+    ),
+    st.sampled_from([0, 2, 3, 127, 128, -1]),
+    strings,
+    st.one_of(st.just(""), strings),
+    numbers,
+    st.sampled_from([0, 1, 2, 3, 127, 128, -1]),
+    st.sampled_from([0, 1, 127, 128, 200, 503, 16_383, 16_384, -1]),
+    strings,
+    st.one_of(st.none(), st.dictionaries(strings, numbers, max_size=3)),
+)
+
+
+def pieces_of(record: EventRecord) -> list[bytes]:
+    """Each field on its own."""
+    return [EventRecord(**{field.name: value}).SerializeToString() for field, value in record.ListFields()]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(records, min_size=1, max_size=3), st.data())
+def test_the_quick_way_writes_what_the_slow_one_writes(of: list[EventRecord], data: st.DataObject) -> None:
+    # Fields of one or more records in any order, some twice, some not at all; then bytes changed, cut, or put in.
+    fields = [piece for record in of for piece in pieces_of(record)]
+    how = data.draw(st.sampled_from(["as it is", "shuffled", "spoilt"]))
+    value = of[0].SerializeToString()
+    if how == "shuffled" and fields:
+        value = b"".join(data.draw(st.lists(st.sampled_from(fields), max_size=8)))
+    if how == "spoilt" and value:
+        at = data.draw(st.integers(0, len(value) - 1))
+        value = value[:at] + data.draw(st.binary(max_size=3)) + value[data.draw(st.integers(at, len(value))) :]
+    assert render.event_json(value) == render.event_json_by_field(value)
+
+
+def test_every_byte_of_a_usual_record_matters() -> None:
+    value = event(7)
+    assert render._quick(value) is not None
+    for at in range(len(value)):
+        assert render.event_json(value[:at]) == render.event_json_by_field(value[:at])
+        for byte in range(256):
+            other = value[:at] + bytes([byte]) + value[at + 1 :]
+            assert render.event_json(other) == render.event_json_by_field(other), (at, byte)
+
+
+def test_a_reference_whose_length_takes_two_bytes_and_which_is_cut() -> None:
+    value = event(7)
+    begin = value.index(b"\x4a")
+    cut = value[:begin] + b"\x4a\xc8\x21" + b"x" * 199
+    assert render.event_json(cut) == render.event_json_by_field(cut)

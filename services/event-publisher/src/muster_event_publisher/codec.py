@@ -9,7 +9,7 @@ from muster_event_publisher import metrics
 
 __all__ = [
     "CHANGE_DETAIL_NAMES", "CHANGE_TYPE_NAMES", "TYPE_NAMES", "UNREADABLE_MESSAGE", "EventRecord", "Resource",
-    "decode", "enum_name",
+    "decode", "decodes", "enum_name",
 ]  # fmt: skip
 
 # What stands for a record whose bytes do not decode: nothing is left out silently.
@@ -28,6 +28,15 @@ def decode(value: bytes) -> EventRecord:
     except DecodeError:
         metrics.UNREADABLE.inc()
         return _UNREADABLE
+
+
+def decodes(value: bytes) -> bool:
+    """Whether the bytes decode."""
+    try:
+        EventRecord.FromString(value)
+    except DecodeError:
+        return False
+    return True
 
 
 def enum_name(names: dict[int, str], number: int) -> str:

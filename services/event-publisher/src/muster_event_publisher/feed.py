@@ -57,8 +57,9 @@ class PartitionFeed:
         end = await reader.end_offset()
         limit = self._settings.backfill_records_max
         for piece in await read_back(reader, self.partition, end, self._settings.ring_capacity, limit):
-            self._into_rings(batch_of(self.partition, piece, 0, 0))
-            await asyncio.sleep(0)
+            batch = batch_of(self.partition, piece, 0, 0)
+            self._into_rings(batch)
+            await self._pack(batch)
         reader.seek(end)
         self.tail_start = self.tail_end = end
         self.healthy = True
@@ -92,6 +93,8 @@ class PartitionFeed:
                 self._into_rings(batch)
                 # 3. then the tail, for the exporters
                 self._into_tail(batch, len(records))
+                # 4. then the rings' old blocks, when nobody waits for it
+                await self._pack(batch)
             elif self._stop_at is not None:
                 break  # the end that was seen at stop may lie behind holes
 
@@ -154,6 +157,14 @@ class PartitionFeed:
             if repeated:
                 metrics.REPEATED.labels(run.rm_id).inc(repeated)
                 log.error("event ids are repeated in the log", rm=run.rm_id, first=run.first_id, count=repeated)
+
+    async def _pack(self, batch: EventBatch) -> None:
+        """Packs what the batch made old; others get a turn after each block."""
+        await asyncio.sleep(0)
+        for rm_id in {run.rm_id for run in batch.runs}:
+            ring = self._rings.get(rm_id)
+            while ring is not None and ring.pack():
+                await asyncio.sleep(0)
 
     def _into_tail(self, batch: EventBatch, records: int) -> None:
         self._tail.append((batch, records))

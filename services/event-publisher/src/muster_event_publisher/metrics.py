@@ -5,11 +5,26 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge, Histogram
 
 EVENTS = Counter("muster_publisher_events_total", "Tracking events taken from the log", ["rm"])
-SHIM_EVENTS = Counter("muster_publisher_shim_events_total", "Events that are for the RM's shim only, passed over")
+SHIM_EVENTS = Counter("muster_publisher_shim_events_total", "Events that are for the RM's shim only")
+REQUESTS_SENT = Counter("muster_publisher_request_events_sent_total", "Of these, written to who watches", ["rm"])
+REQUESTS_DROPPED = Counter(
+    "muster_publisher_request_events_dropped_total", "Of these, pushed out of the RM's full store unsent", ["rm"]
+)
+REQUESTS_EMPTY = Counter("muster_publisher_request_events_empty_total", "Of these, nil or empty, passed over")
 MISSING = Counter("muster_publisher_events_missing_total", "Event ids that the log does not hold (gaps)", ["rm"])
 REPEATED = Counter("muster_publisher_events_repeated_total", "Events whose id was seen before, passed over", ["rm"])
 MALFORMED = Counter("muster_publisher_events_malformed_total", "Records without the headers of an event, passed over")
 RING_EVENTS = Gauge("muster_publisher_ring_events", "Events in the ring", ["rm"])
+RING_BYTES = Gauge("muster_publisher_ring_bytes", "Bytes that the ring's events take, as of the last look", ["rm"])
+RING_PACK_SECONDS = Histogram(
+    "muster_publisher_ring_pack_seconds",
+    "Time of packing one block of a ring",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
+)
+RING_UNPACKED = Counter("muster_publisher_ring_blocks_unpacked_total", "Blocks of rings that were unpacked for readers")
+BATCH_SECONDS = Histogram(
+    "muster_publisher_batch_seconds", "Time of one batch answer, sending not included", ["source"]
+)
 FOLLOW_LAG = Gauge(
     "muster_publisher_follow_lag_offsets", "Log offsets not yet taken, as of the last look", ["partition"]
 )
@@ -18,11 +33,29 @@ LOG_ERRORS = Counter("muster_publisher_log_errors_total", "Reads of the log that
 STREAMS = Gauge("muster_publisher_streams", "Open event streams")
 STREAMS_REFUSED = Counter("muster_publisher_streams_refused_total", "Streams refused by a limit", ["limit"])
 STREAMS_DROPPED = Counter("muster_publisher_streams_dropped_total", "Streams ended by the publisher", ["reason"])
+REQUESTS_UNREADABLE = Counter(
+    "muster_publisher_request_events_unreadable_total", "Of these, without readable bytes, passed over"
+)
+WATCHERS = Gauge("muster_publisher_watchers", "Open calls of muster.v1.Events/Watch")
+WATCHED = Counter("muster_publisher_events_watched_total", "Events written to these calls")
+WATCHES_ENDED = Counter("muster_publisher_watches_ended_total", "Such calls that ended, by gRPC status", ["status"])
+BATCHES = Counter("muster_publisher_batch_calls_total", "Calls of muster.v1.Events/Batch, by gRPC status", ["status"])
 LOG_LOOKUPS = Counter("muster_publisher_log_lookups_total", "Reads of events older than the ring", ["outcome"])
 
 EXPORTED = Counter("muster_publisher_exported_events_total", "Events handed to a store, durable", ["sink"])
 EXPORT_SECONDS = Histogram("muster_publisher_export_seconds", "Time of one durable write", ["sink"])
 EXPORT_ERRORS = Counter("muster_publisher_export_errors_total", "Writes to a store that failed", ["sink"])
+EXPORT_RETRIES = Counter("muster_publisher_export_retries_total", "Attempts after one that failed", ["sink"])
+EXPORT_DEAD_LETTERS = Counter(
+    "muster_publisher_export_dead_letters_total", "Events that a store refused, put to the dead letters", ["sink"]
+)
+EXPORT_FILES = Counter("muster_publisher_export_files_total", "Files written", ["sink"])
+EXPORT_EXPIRED = Counter(
+    "muster_publisher_export_expired_total", "Events older than the store's retention, passed over", ["sink"]
+)
+EXPORT_LAG_SECONDS = Gauge(
+    "muster_publisher_export_lag_seconds", "Age of the oldest event that is not in the store", ["sink", "partition"]
+)
 EXPORT_LAG = Gauge(
     "muster_publisher_export_lag_offsets", "Log offsets between the follower and the store", ["sink", "partition"]
 )

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-# Events per block. A full block never changes again, so it can be kept in another form (compressed) later.
-BLOCK = 1024
+from muster_event_publisher import metrics, ring_blocks
+
+# Events per block. Larger ones pack a little better, but each look at an old event unpacks a whole one: about 1.5 ms.
+BLOCK = 2048
+# Newest full blocks that stay as they came: who follows reads only these.
+_PLAIN_BLOCKS = 3
+# A burst of more unpacked blocks than this waits in extend() while they are packed; else it would take the memory.
+_UNPACKED_MAX = 64
+# Unpacked blocks that are remembered, of all rings together: about 0.4 MB each.
+_REMEMBERED_BLOCKS = 32
 # Gaps that are remembered for answers; older ones remain in the log file and the metric.
 _GAPS_KEPT = 100
+
+_Values = Sequence[bytes | None]
 
 
 class Taken(NamedTuple):
@@ -23,6 +35,48 @@ class Taken(NamedTuple):
     repeated: int
 
 
+class UnpackedBlocks:
+    """Blocks that were unpacked for a reader, for the next one: those used last stay."""
+
+    def __init__(self, blocks_max: int = _REMEMBERED_BLOCKS) -> None:
+        self._blocks_max = blocks_max
+        self._known: OrderedDict[bytes, _Values] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def open(self, block: bytes) -> _Values:
+        """The block's events. By content, which the block is immutable for; its hash is computed once."""
+        values = self._known.get(block)
+        if values is not None:
+            self._known.move_to_end(block)
+            return values
+        values = ring_blocks.unpack(block)
+        metrics.RING_UNPACKED.inc()
+        self._known[block] = values
+        if len(self._known) > self._blocks_max:
+            self._known.popitem(last=False)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Events with consecutive ids in one block; it stays readable when the ring has let the block go."""
+
+    first_id: int
+    count: int
+    _block: bytes | list[bytes | None] | None
+    _index: int
+    _unpacked: UnpackedBlocks
+
+    def values(self) -> _Values:
+        """The events; None for those that the log does not have. Unpacks at most one block."""
+        if self._block is None:
+            return [None] * self.count
+        values = self._unpacked.open(self._block) if isinstance(self._block, bytes) else self._block
+        return values[self._index : self._index + self.count]
+
+
 class EventRing:
     """The newest events of one RM, by id.
 
@@ -30,15 +84,20 @@ class EventRing:
     (a gap) holds its place as None, so positions and ids stay the same thing. Appending costs O(1) per event; reading
     n events costs O(n) wherever they are.
 
-    Values are serialised ``si.v1.EventRecord``; they are not parsed here.
+    Values are serialised ``si.v1.EventRecord``. The newest are kept as they came; full blocks of older ones are packed
+    (:mod:`~muster_event_publisher.ring_blocks`), one with each call of :meth:`pack`, so that nobody waits long.
+
+    :param unpacked: shared by the rings of a publisher.
     """
 
-    def __init__(self, rm_id: str, instance: str, capacity: int) -> None:
+    def __init__(self, rm_id: str, instance: str, capacity: int, unpacked: UnpackedBlocks | None = None) -> None:
         self.rm_id, self.instance = rm_id, instance
         self.changed = Signal()
         self._capacity = capacity
-        self._blocks: dict[int, list[bytes | None]] = {}
-        self._oldest_block = 0
+        self._unpacked = unpacked if unpacked is not None else UnpackedBlocks()
+        # By number; bytes are packed. A block that is not there holds none of its events (a gap).
+        self._blocks: dict[int, bytes | list[bytes | None]] = {}
+        self._full: deque[int] = deque()
         self._lowest = 0
         self._next: int | None = None
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_KEPT)
@@ -65,6 +124,21 @@ class EventRing:
     def capacity(self) -> int:
         return self._capacity
 
+    @property
+    def plain_from(self) -> int:
+        """From this id on events are kept as they came: reading them costs nothing."""
+        full = [number for number in self._full if number in self._blocks]
+        oldest = full[0] if full else self.next_id // BLOCK
+        return max(oldest * BLOCK, self._lowest)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the events take, without what Python adds to each object. Costs a walk over all blocks."""
+        size = 0
+        for block in self._blocks.values():
+            size += len(block) if isinstance(block, bytes) else sum(len(value) for value in block if value is not None)
+        return size
+
     def resize(self, capacity: int) -> None:
         """Sets how many ids are held; the newest stay."""
         self._capacity = capacity
@@ -85,24 +159,48 @@ class EventRing:
             if first_id - expected >= self._capacity:
                 self._begin_at(first_id)
             else:
-                self._append([None] * (first_id - expected))
+                self._pass_over(first_id)
         if values:
             self._append(values)
             self._evict()
+            while len(self._full) > _UNPACKED_MAX:
+                self.pack()
             self.changed.notify()
         return Taken(missing, repeated)
 
-    def slice(self, start: int, count: int) -> list[bytes | None]:
-        """Up to ``count`` events from id ``start`` on; empty when ``start`` is outside of what is held."""
+    def pack(self) -> bool:
+        """Packs the oldest block that is full, plain and not among the newest: about 3 ms. False: there is none."""
+        while len(self._full) > _PLAIN_BLOCKS:
+            number = self._full.popleft()
+            block = self._blocks.get(number)
+            if isinstance(block, list):
+                with metrics.RING_PACK_SECONDS.time():
+                    self._blocks[number] = ring_blocks.pack(block)
+                return True
+        return False
+
+    def pieces(self, start: int, count: int) -> list[Piece]:
+        """Up to ``count`` events from id ``start`` on, to be read one piece after the other; none when ``start`` is
+        outside of what is held."""
         if not self._lowest <= start < self.next_id or count <= 0:
             return []
         end = min(start + count, self.next_id)
-        out: list[bytes | None] = []
+        out: list[Piece] = []
         while start < end:
             number, index = divmod(start, BLOCK)
-            part = self._blocks[number][index : index + end - start]
-            out += part
-            start += len(part)
+            size = min(BLOCK - index, end - start)
+            block = self._blocks.get(number)
+            if isinstance(block, list):
+                block, index = block[index : index + size], 0
+            out.append(Piece(start, size, block, index, self._unpacked))
+            start += size
+        return out
+
+    def slice(self, start: int, count: int) -> list[bytes | None]:
+        """Up to ``count`` events from id ``start`` on; empty when ``start`` is outside of what is held."""
+        out: list[bytes | None] = []
+        for piece in self.pieces(start, count):
+            out += piece.values()
         return out
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
@@ -112,26 +210,51 @@ class EventRing:
     def _begin_at(self, event_id: int) -> None:
         number, index = divmod(event_id, BLOCK)
         self._blocks = {number: [None] * index}
-        self._oldest_block, self._lowest, self._next = number, event_id, event_id
+        self._full.clear()
+        self._lowest = self._next = event_id
 
-    def _append(self, values: list[bytes] | list[None]) -> None:
+    def _pass_over(self, event_id: int) -> None:
+        """Leaves the ids before ``event_id`` empty; blocks in between are not made at all."""
+        number, index = divmod(self.next_id, BLOCK)
+        last, last_index = divmod(event_id, BLOCK)
+        if index:
+            block = self._blocks[number]
+            assert isinstance(block, list), "the block that is being filled is not packed"
+            block += [None] * ((last_index if last == number else BLOCK) - index)
+            if len(block) == BLOCK:
+                self._full.append(number)
+        if last_index and (last != number or not index):
+            self._blocks[last] = [None] * last_index
+        self._next = event_id
+
+    def _append(self, values: list[bytes]) -> None:
         done, event_id = 0, self.next_id
         while done < len(values):
             number, index = divmod(event_id, BLOCK)
             part = values[done : done + BLOCK - index]
-            block = self._blocks.get(number)
-            if block is None:
-                block = self._blocks[number] = []
+            block = self._blocks.setdefault(number, [])
+            assert isinstance(block, list), "the block that is being filled is not packed"
             block += part
+            if len(block) == BLOCK:
+                self._full.append(number)
             done += len(part)
             event_id += len(part)
         self._next = event_id
 
     def _evict(self) -> None:
+        before = self._lowest // BLOCK
         self._lowest = max(self._lowest, self.next_id - self._capacity)
-        while self._oldest_block < self._lowest // BLOCK:
-            self._blocks.pop(self._oldest_block, None)
-            self._oldest_block += 1
+        oldest = self._lowest // BLOCK
+        if oldest == before:
+            return
+        if oldest - before < len(self._blocks):
+            gone = list(range(before, oldest))
+        else:
+            gone = [number for number in self._blocks if number < oldest]
+        for number in gone:
+            self._blocks.pop(number, None)
+        while self._full and self._full[0] < oldest:
+            self._full.popleft()
 
 
 class Signal:
@@ -154,11 +277,15 @@ class Signal:
 
 
 class Rings:
-    """The rings of all RMs, by rmID."""
+    """The rings of all RMs, by rmID.
 
-    def __init__(self, capacity: int) -> None:
+    :param capacity: of each ring, or what says it for an RM.
+    """
+
+    def __init__(self, capacity: int | Callable[[str], int]) -> None:
         self.changed = Signal()
-        self._capacity = capacity
+        self._capacity: Callable[[str], int] = capacity if callable(capacity) else lambda _rm_id: capacity
+        self._unpacked = UnpackedBlocks()
         self._rings: dict[str, EventRing] = {}
 
     def __len__(self) -> int:
@@ -177,12 +304,19 @@ class Rings:
         """The RM's ring; a new one for a new RM, and for a new instance of a known one (its ids begin anew)."""
         ring = self._rings.get(rm_id)
         if ring is None or ring.instance != instance:
-            previous, ring = ring, EventRing(rm_id, instance, self._capacity)
+            previous, ring = ring, EventRing(rm_id, instance, self._capacity(rm_id), self._unpacked)
             self._rings[rm_id] = ring
             self.changed.notify()
             if previous is not None:
                 previous.changed.notify()
         return ring
+
+    def resize(self, rm_id: str) -> None:
+        """Gives the RM's ring the capacity that is said now, and wakes who reads it."""
+        ring = self._rings.get(rm_id)
+        if ring is not None:
+            ring.resize(self._capacity(rm_id))
+            ring.changed.notify()
 
     def wake_all(self) -> None:
         """Wakes all who wait, so that they see that the service stops."""

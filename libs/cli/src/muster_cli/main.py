@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Parameter
 
 from muster_cli import logs
+from muster_cli.common import Common
 from muster_cli.errors import CommandError
+from muster_cli.history.commands import history_app
 from muster_cli.operating import Operator
 from muster_cli.probe import DEFAULT_ADDRESS
-
-_SETTINGS = Group("Settings", sort_key=100)
 
 app = App(
     name="muster",
@@ -31,17 +30,7 @@ admin_app = App(name="admin", help="What an operator asks of a running Muster (d
 explain_app = App(name="explain", help="Why something is as it is (docs/explain.md).")
 app.command(admin_app)
 app.command(explain_app)
-
-
-@Parameter(name="*", group=_SETTINGS)
-@dataclass(frozen=True, slots=True)
-class Common:
-    """Where settings come from beside a command's own flags: file, then environment, then ``--set``, the last wins."""
-
-    settings: Path | None = None
-    """TOML file with a table per section; MUSTER_SETTINGS names one as well."""
-    set: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """One setting as section.field=value (`muster config show` lists them); may be repeated."""
+app.command(history_app)
 
 
 _COMMON = Common()

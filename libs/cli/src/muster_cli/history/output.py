@@ -1,0 +1,194 @@
+"""How the answers of `muster history` look: tables, CSV, JSON; times, durations and quantities for people."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from muster_cli.top_screen import amount
+
+_PIPED_WIDTH = 160  # a file has no edge
+_WRAPPED_FROM = 40  # cells of a column
+_S_IN = (("d", 86_400), ("h", 3_600), ("min", 60))
+
+
+class Form(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An answer in rows.
+
+    :ivar rows: an iterable that is read once.
+    """
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[Any]]
+
+
+def console() -> Console:
+    """For what a person reads; in a pipe without colours, and lines are not cut to a terminal's width."""
+    found = Console()
+    return found if found.is_terminal else Console(width=_PIPED_WIDTH, no_color=True)
+
+
+def note(lines: Iterable[str]) -> None:
+    """Says something beside the answer: on standard error, so that a pipe gets the answer alone."""
+    out = Console(stderr=True)
+    for line in lines:
+        out.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_rows(found: Rows, form: Form) -> None:
+    """Prints all of it."""
+    match form:
+        case Form.CSV:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(found.columns)
+            writer.writerows([_csv_cell(value) for value in row] for row in found.rows)
+        case Form.JSON:
+            separator = "["
+            for row in found.rows:
+                text = json.dumps(dict(zip(found.columns, map(plain, row), strict=True)), ensure_ascii=False)
+                sys.stdout.write(f"{separator}\n  {text}")
+                separator = ","
+            sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
+        case Form.TABLE:
+            out, rows = console(), [list(row) for row in found.rows]
+            fits = _width(found.columns, rows) <= out.width
+            out.print(_table(found.columns, rows) if fits or not rows else _records(found.columns, rows))
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    """Of a table in which only long texts are wrapped."""
+    widest = [max(len(name), *(len(cell(row[place])) for row in rows), 0) for place, name in enumerate(columns)]
+    return sum(min(cells, _WRAPPED_FROM) + 3 for cells in widest) + 1
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    table = Table(header_style="bold")
+    for place, name in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[place], int | float | Decimal | None) for row in rows)
+        table.add_column(escape(name), overflow="fold", justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(escape(cell(value)) for value in row))
+    return table
+
+
+def _records(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """One column below the other, for what is too wide to stand side by side."""
+    table = Table(show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        for name, value in zip(columns, row, strict=True):
+            if (text := cell(value)) != "":
+                table.add_row(escape(name), escape(text))
+        table.add_section()
+    return table
+
+
+def cell(value: Any) -> str:
+    """A value in a table."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float() | Decimal():
+            number = float(value)
+            return f"{number:.6g}" if abs(number) < 1e6 else f"{number:,.0f}"
+        case datetime():
+            return shown_time(value)
+        case Mapping():
+            return ", ".join(f"{key}={cell(each)}" for key, each in value.items())
+        case list() | tuple():
+            return ", ".join(map(cell, value))
+        case _:
+            return str(plain(value))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: times in ISO 8601, whole numbers whole."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case datetime():
+            return f"{value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value:%Y-%m-%dT%H:%M:%S.%fZ}"
+        case Mapping():
+            return {str(key): plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case timedelta():
+            return value.total_seconds()
+        case bytes():
+            return value.hex()
+        case date() | time() | UUID():
+            return str(value)
+        case _:
+            return str(value)
+
+
+def _csv_cell(value: Any) -> Any:
+    found = plain(value)
+    return json.dumps(found, ensure_ascii=False) if isinstance(found, dict | list) else found
+
+
+# ---- words ----------------------------------------------------------------------------------------------------------
+
+
+def shown_time(at: datetime) -> str:
+    """UTC, to the millisecond where it matters."""
+    text = f"{at:%Y-%m-%d %H:%M:%S}"
+    return f"{text}.{at.microsecond // 1000:03d}" if at.microsecond else text
+
+
+def shown_seconds(seconds: float) -> str:
+    """A duration, in two units at most."""
+    if seconds < 0.0005:
+        return "0 s"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    parts: list[str] = []
+    for unit, size in _S_IN:
+        if whole >= size or parts:
+            parts.append(f"{whole // size} {unit}")
+            whole %= size
+        if len(parts) == 2:
+            return " ".join(part for part in parts if not part.startswith("0 ")) or parts[0]
+    return f"{parts[0]} {whole} s" if whole else parts[0]
+
+
+def shown_quantity(resource_type: str, value: float) -> str:
+    """A quantity of a resource type: cores of vcore's thousandths, binary units of bytes, decimal ones else."""
+    return amount(resource_type, round(value))
+
+
+def shown_resource(quantities: Mapping[str, float] | None) -> str:
+    """All quantities of a resource."""
+    return ", ".join(f"{name} {shown_quantity(name, value)}" for name, value in sorted((quantities or {}).items()))

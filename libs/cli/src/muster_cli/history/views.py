@@ -1,0 +1,255 @@
+"""The views over `events` that `muster history` has ready: SQL for duckdb.
+
+`events` holds each tracked event once. How they are read (docs/events.md has each of them):
+
+* An allocation begins with APP ADD APP_ALLOC and ends with APP REMOVE ALLOC_*; the node is named by the next event of
+  the same key. The k-th end of (application, key, node) belongs to its k-th begin. A begin without an end runs; an end
+  without a begin began before the history did.
+* An application's life begins with APP ADD (APP_NEW, or without a detail); its id may have had a life before. Its queue
+  is that of the last QUEUE ADD QUEUE_APP.
+* An event names no partition: what has one id at one RM is taken for one thing.
+"""
+
+# ruff: noqa: S608 - statements are put together from words of this module only
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+# How an allocation ended, by the detail of the event.
+ENDED: Mapping[str, str] = MappingProxyType(
+    {
+        "ALLOC_CANCEL": "released",
+        "ALLOC_PREEMPT": "preempted",
+        "ALLOC_TIMEOUT": "timed out",
+        "ALLOC_REPLACED": "replaced",
+        "ALLOC_NODEREMOVED": "node removed",
+    }
+)
+# The RM changed its size or its node: another row of the same key goes on where this one ends.
+CHANGED = "changed"
+
+# Details of the APP events that say a state, and those after which nothing comes.
+STATES = tuple(
+    f"APP_{state}"
+    for state in (
+        "NEW", "ACCEPTED", "STARTING", "RUNNING", "COMPLETING", "COMPLETED",
+        "FAILING", "FAILED", "RESUMING", "EXPIRED", "REJECT",
+    )
+)  # fmt: skip
+FINISHED = ("APP_COMPLETED", "APP_FAILED", "APP_EXPIRED", "APP_REJECT")
+
+
+def _among(words: Mapping[str, str] | tuple[str, ...]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+def _case(words: Mapping[str, str]) -> str:
+    return " ".join(f"WHEN '{word}' THEN '{said}'" for word, said in words.items())
+
+
+_REPLACED_BY = "replaced by "
+
+# Views that others are made of, in a schema of their own. Every one begins with rm and instance: an id of an event
+# means something within these.
+_PARTS: dict[str, str] = {
+    "lives": """
+        SELECT rm, instance, object_id AS application, id AS first_id, row_number() OVER life AS life
+        FROM events
+        WHERE type = 'APP' AND change_type = 'ADD' AND change_detail IN ('APP_NEW', 'DETAILS_NONE')
+        WINDOW life AS (PARTITION BY rm, instance, object_id ORDER BY id)
+    """,
+    "joined": """
+        SELECT rm, instance, reference_id AS application, object_id AS queue, id AS joined_id
+        FROM events
+        WHERE type = 'QUEUE' AND change_type = 'ADD' AND change_detail = 'QUEUE_APP'
+    """,
+    "booked": f"""
+        WITH about AS (
+            SELECT rm, instance, id, time, timestamp_ns, type, change_type, change_detail, object_id AS application,
+                reference_id AS allocation_key, message, resource, if(change_type = 'ADD', 1, -1) AS step,
+                if(lead(type) OVER of_key = 'NODE', lead(object_id) OVER of_key, '') AS node,
+                -- Behind the two events of an end: the same allocation with another size, or on another node.
+                lead(change_type, 2) OVER of_key = 'ADD' AND lead(object_id, 2) OVER of_key = object_id
+                    AND lead(timestamp_ns, 2) OVER of_key = timestamp_ns AS goes_on
+            FROM events
+            WHERE (type = 'NODE' AND change_detail = 'NODE_ALLOC')
+                OR (type = 'APP' AND change_type = 'ADD' AND change_detail = 'APP_ALLOC')
+                OR (type = 'APP' AND change_type = 'REMOVE' AND change_detail IN ({_among(tuple(ENDED))}))
+            WINDOW of_key AS (PARTITION BY rm, instance, reference_id ORDER BY id)
+        ), counted AS (
+            SELECT *, sum(step) OVER alike AS balance, row_number() OVER (alike_each_way) AS number
+            FROM about
+            WHERE type = 'APP'
+            WINDOW alike AS (PARTITION BY rm, instance, application, allocation_key, node ORDER BY id),
+                alike_each_way AS (PARTITION BY rm, instance, application, allocation_key, node, step ORDER BY id)
+        )
+        -- Ends that came before their begins have none: the begins after them are counted on behind them.
+        SELECT *, number + if(step = 1, greatest(0, -min(balance) OVER alike), 0)::BIGINT AS pair
+        FROM counted
+        WINDOW alike AS (
+            PARTITION BY rm, instance, application, allocation_key, node ORDER BY id ROWS UNBOUNDED PRECEDING)
+    """,
+    "paired": f"""
+        SELECT rm, instance, application, allocation_key, node,
+            b.time AS begin_time, e.time AS end_time, (e.timestamp_ns - b.timestamp_ns) / 1e9 AS seconds,
+            CASE WHEN e.change_detail = 'ALLOC_REPLACED' AND e.goes_on AND NOT starts_with(e.message, '{_REPLACED_BY}')
+                THEN '{CHANGED}' ELSE CASE e.change_detail {_case(ENDED)} END END AS ended,
+            if(e.change_detail = 'ALLOC_REPLACED' AND starts_with(e.message, '{_REPLACED_BY}'),
+                substr(e.message, {len(_REPLACED_BY) + 1}), NULL) AS replaced_by,
+            coalesce(b.resource, e.resource) AS resource, coalesce(nullif(e.message, ''), b.message, '') AS message,
+            b.id AS begin_id, e.id AS end_id, coalesce(b.id, e.id) AS first_known_id
+        FROM (FROM parts.booked WHERE step = 1) AS b
+        FULL JOIN (FROM parts.booked WHERE step = -1) AS e
+            USING (rm, instance, application, allocation_key, node, pair)
+    """,
+    "used": """
+        WITH steps AS (
+            SELECT rm, instance, queue, begin_time AS time, begin_id AS id, resource, 1 AS step
+            FROM allocations WHERE begin_id IS NOT NULL
+            UNION ALL
+            SELECT rm, instance, queue, end_time, end_id, resource, -1
+            FROM allocations WHERE begin_id IS NOT NULL AND end_id IS NOT NULL
+        )
+        SELECT rm, instance, queue, time, id, step, unnest(map_entries(resource)) AS entry
+        FROM steps
+    """,
+}
+
+# name → (what it is, SQL); in an order in which they can be made.
+VIEWS: dict[str, tuple[str, str]] = {
+    "allocations": (
+        "an allocation, from its begin to its end; two rows for one whose size or node the RM changed",
+        """
+        WITH replacing AS (
+            SELECT rm, instance, application, replaced_by AS allocation_key, min(allocation_key) AS replaces
+            FROM parts.paired WHERE replaced_by IS NOT NULL GROUP BY ALL
+        )
+        SELECT p.rm, p.instance, p.application, p.allocation_key, p.node, j.queue, p.begin_time, p.end_time,
+            p.seconds, p.ended, p.replaced_by, r.replaces, p.resource, p.message,
+            p.begin_id, p.end_id
+        FROM parts.paired AS p
+        ASOF LEFT JOIN parts.joined AS j
+            ON p.rm = j.rm AND p.instance = j.instance AND p.application = j.application
+                AND p.first_known_id >= j.joined_id
+        LEFT JOIN replacing AS r
+            ON p.rm = r.rm AND p.instance = r.instance AND p.application = r.application
+                AND p.allocation_key = r.allocation_key
+        """,
+    ),
+    "applications": (
+        "a life of an application: its states, and sums over its allocations",
+        f"""
+        WITH told AS (
+            SELECT e.*, e.object_id AS application, coalesce(l.life, 0) AS life
+            FROM (FROM events WHERE type = 'APP') AS e
+            ASOF LEFT JOIN parts.lives AS l
+                ON e.rm = l.rm AND e.instance = l.instance AND e.object_id = l.application AND e.id >= l.first_id
+        ), lived AS (
+            SELECT rm, instance, application, life, min(id) AS first_id, max(id) AS last_id,
+                min(time) FILTER (life > 0) AS submitted_time,
+                min(time) FILTER (change_detail = 'APP_RUNNING') AS started_time,
+                min(time) FILTER (change_detail IN ({_among(FINISHED)})) AS finished_time,
+                arg_max(change_detail, id) FILTER (change_detail IN ({_among(STATES)})) AS state,
+                count(*) FILTER (change_type = 'ADD' AND change_detail = 'APP_REQUEST') AS asks,
+                coalesce(arg_max(message, id) FILTER (change_detail IN ({_among(STATES)}) AND message <> ''), '')
+                    AS message
+            FROM told GROUP BY ALL
+        ), held AS (
+            SELECT a.*, coalesce(l.life, 0) AS life
+            FROM allocations AS a
+            ASOF LEFT JOIN parts.lives AS l
+                ON a.rm = l.rm AND a.instance = l.instance AND a.application = l.application
+                    AND coalesce(a.begin_id, a.end_id) >= l.first_id
+        ), counted AS (
+            SELECT rm, instance, application, life,
+                count(*) FILTER (ended IS DISTINCT FROM '{CHANGED}') AS allocations,
+                count(*) FILTER (end_id IS NULL) AS running, count(*) FILTER (ended = 'preempted') AS preempted
+            FROM held GROUP BY ALL
+        ), summed AS (
+            SELECT rm, instance, application, life, entry.key AS resource_type, sum(entry.value * seconds) AS used
+            FROM (SELECT rm, instance, application, life, seconds, unnest(map_entries(resource)) AS entry
+                FROM held WHERE seconds IS NOT NULL)
+            GROUP BY ALL
+        ), mapped AS (
+            SELECT rm, instance, application, life,
+                map_from_entries(list({{k: resource_type, v: used}} ORDER BY resource_type)) AS resource_seconds
+            FROM summed GROUP BY ALL
+        ), complete AS (
+            SELECT *
+            FROM lived
+            LEFT JOIN counted USING (rm, instance, application, life)
+            LEFT JOIN mapped USING (rm, instance, application, life)
+        )
+        SELECT v.rm, v.instance, v.application, v.life, j.queue,
+            CASE v.state WHEN 'APP_REJECT' THEN 'Rejected'
+                ELSE upper(v.state[5]) || lower(v.state[6:]) END AS state,
+            v.submitted_time, v.started_time, v.finished_time, v.asks, coalesce(v.allocations, 0) AS allocations,
+            coalesce(v.running, 0) AS running, coalesce(v.preempted, 0) AS preempted, v.resource_seconds, v.message,
+            v.first_id, v.last_id
+        FROM complete AS v
+        ASOF LEFT JOIN parts.joined AS j
+            ON v.rm = j.rm AND v.instance = j.instance AND v.application = j.application AND v.last_id >= j.joined_id
+        """,
+    ),
+    "queue_usage": (
+        "what is allocated in a queue and below it: a row for each time that it changes",
+        """
+        SELECT rm, instance, above AS queue, entry.key AS resource_type, time, step * entry.value AS delta,
+            sum(step * entry.value) OVER (
+                PARTITION BY rm, instance, above, entry.key ORDER BY id ROWS UNBOUNDED PRECEDING)::BIGINT AS used, id
+        FROM (
+            SELECT *, unnest([array_to_string(parts[:depth], '.') FOR depth IN range(1, len(parts) + 1)]) AS above
+            FROM (SELECT *, split(queue, '.') AS parts FROM parts.used)
+        )
+        """,
+    ),
+    "user_usage": (
+        "what a user's or a group's applications have allocated in a queue: a row for each time that it changes",
+        """
+        SELECT rm, instance, kind, name, queue, entry.key AS resource_type, time, step * entry.value AS delta,
+            sum(step * entry.value) OVER (
+                PARTITION BY rm, instance, kind, name, queue, entry.key
+                ORDER BY id ROWS UNBOUNDED PRECEDING)::BIGINT AS used, id
+        FROM (
+            SELECT rm, instance, if(change_detail = 'UG_USER_RESOURCE', 'user', 'group') AS kind, object_id AS name,
+                reference_id AS queue, time, id, if(change_type = 'ADD', 1, -1) AS step,
+                unnest(map_entries(resource)) AS entry
+            FROM events
+            WHERE type = 'USERGROUP' AND change_detail IN ('UG_USER_RESOURCE', 'UG_GROUP_RESOURCE')
+                AND change_type IN ('ADD', 'REMOVE')
+        )
+        """,
+    ),
+    "node_timeline": (
+        "what became of a node: its own changes, and each begin and end of an allocation",
+        """
+        SELECT rm, instance, object_id AS node, time,
+            CASE change_type || ' ' || change_detail
+                WHEN 'ADD DETAILS_NONE' THEN 'added' WHEN 'REMOVE NODE_DECOMISSION' THEN 'removed'
+                WHEN 'SET NODE_READY' THEN 'readiness' WHEN 'SET NODE_SCHEDULABLE' THEN 'schedulability'
+                WHEN 'SET NODE_CAPACITY' THEN 'capacity' WHEN 'SET NODE_OCCUPIED' THEN 'occupied'
+                WHEN 'ADD NODE_ALLOC' THEN 'allocation begins' WHEN 'REMOVE NODE_ALLOC' THEN 'allocation ends'
+                WHEN 'ADD NODE_RESERVATION' THEN 'reserved' WHEN 'REMOVE NODE_RESERVATION' THEN 'reservation ends'
+                ELSE lower(change_type || ' ' || change_detail) END AS what,
+            reference_id AS key, resource,
+            sum(CASE WHEN change_detail <> 'NODE_ALLOC' THEN 0 WHEN change_type = 'ADD' THEN 1 ELSE -1 END) OVER (
+                PARTITION BY rm, instance, object_id ORDER BY id ROWS UNBOUNDED PRECEDING)::BIGINT AS allocations,
+            message, timestamp_ns, id
+        FROM events
+        WHERE type = 'NODE'
+        """,
+    ),
+}
+
+
+def statements() -> list[str]:
+    """What makes the views, where `events` is there."""
+    made = ["CREATE SCHEMA parts"]
+    made += [f"CREATE VIEW parts.{name} AS {sql}" for name, sql in _PARTS.items() if name != "used"]
+    for name, (_, sql) in VIEWS.items():
+        made.append(f"CREATE VIEW {name} AS {sql}")
+        if name == "allocations":
+            made.append(f"CREATE VIEW parts.used AS {_PARTS['used']}")
+    return made

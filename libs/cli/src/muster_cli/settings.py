@@ -19,7 +19,11 @@ from muster_cli.composition import Composed, compose, parse_assignment
 SETTINGS_VARIABLE = "MUSTER_SETTINGS"
 
 # A service in a process of its own: on Kafka, where the others are, and with a door for its operator.
-STANDALONE_DEFAULTS: dict[str, object] = {"log.backend": "kafka", "scheduler.http_address": "127.0.0.1:9083"}
+STANDALONE_DEFAULTS: dict[str, object] = {
+    "log.backend": "kafka",
+    "scheduler.http_address": "127.0.0.1:9083",
+    "publisher.grpc_address": "127.0.0.1:9092",
+}
 
 
 class ProcessSettings(BaseModel):

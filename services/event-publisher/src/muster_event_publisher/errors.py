@@ -2,13 +2,28 @@
 
 * PublisherError
   x RequestRefused          a REST request that gets an error answer; carries the HTTP status
+  x CallRefused             a call of muster.v1.Events that ends with an error; carries the gRPC status
+    - BadRequest            INVALID_ARGUMENT: names the field, its value and what was expected
+    - NoEvents              NOT_FOUND: there are none of this RM
+    - NotThereYet           OUT_OF_RANGE: the id is still to come
+    - NotAsThingsAre        FAILED_PRECONDITION: another instance, or no tracking
+    - TooManyWatchers       RESOURCE_EXHAUSTED: a limit of the service
+    - WatchEnded            ABORTED: too far behind, or the ids begin anew; the caller may go on where it was
+    - NotNow                UNAVAILABLE: safe to try again
   x SearchTooLong           an event id was not found in the log within the allowed number of records
+  x DeriveError             what is derived from the events cannot go on
+    - UsageMismatch         usage on the log has windows of another length; a person must decide
+    - DeriveStalled         events are there and none is taken; the process ends and is started again
   x SinkError               a store for history, or the way to it
     - SinkUnavailable       not reachable now, or full, or held by another publisher; tried again with backoff
     - SinkUnfit             reachable, but not as this program needs it (a newer schema); a person must decide
+    - SinkRefused           the store refuses what is to be written, and will again: to the dead letters at last
+  x SinkSettingsWrong       settings of a store that cannot be used, or two stores of one kind; at the start
 """
 
 from __future__ import annotations
+
+import grpc
 
 
 class PublisherError(Exception):
@@ -26,6 +41,54 @@ class RequestRefused(PublisherError):
         self.status, self.message = status, message
 
 
+class CallRefused(PublisherError):
+    """A call of ``muster.v1.Events`` that ends with an error. ``str(error)`` is what the caller reads."""
+
+    code: grpc.StatusCode = grpc.StatusCode.INTERNAL
+
+
+class BadRequest(CallRefused):
+    """A field of the request is not as it must be."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NoEvents(CallRefused):
+    """No events of this RM."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class NotThereYet(CallRefused):
+    """The id is still to come."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
+
+
+class NotAsThingsAre(CallRefused):
+    """Another instance, or no tracking."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class TooManyWatchers(CallRefused):
+    """A limit of the service."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class WatchEnded(CallRefused):
+    """The caller may go on where it was."""
+
+    code = grpc.StatusCode.ABORTED
+
+
+class NotNow(CallRefused):
+    """Nothing is wrong with the request."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
 class SearchTooLong(PublisherError):
     """Looking for an event id in the log read more records than one request may cost.
 
@@ -35,6 +98,30 @@ class SearchTooLong(PublisherError):
     def __init__(self, rm_id: str, event_id: int, records: int) -> None:
         super().__init__(f"event {event_id} of {rm_id} was not found within {records} records of the log")
         self.rm_id, self.event_id, self.records = rm_id, event_id, records
+
+
+class DeriveError(PublisherError):
+    """What is derived from the events cannot go on."""
+
+
+class UsageMismatch(DeriveError):
+    """Usage on the log was summed in windows of another length.
+
+    :param window_s: the length that is set.
+    :param found_s: the length on the log.
+    :param topics: where it is.
+    """
+
+    def __init__(self, window_s: int, found_s: int, *topics: str) -> None:
+        super().__init__(
+            f"derive.window_s is {window_s}, but the usage on the log is in windows of {found_s} s: set {found_s}, or "
+            f"delete the topics {' and '.join(topics)}"
+        )
+        self.window_s, self.found_s = window_s, found_s
+
+
+class DeriveStalled(DeriveError):
+    """Events are there, and for a while none was taken. The process ends, and its supervisor starts it again."""
 
 
 class SinkError(PublisherError):
@@ -54,3 +141,18 @@ class SinkUnavailable(SinkError):
 
 class SinkUnfit(SinkError):
     """Reachable, but not usable by this program. Trying again helps once a person has acted."""
+
+
+class SinkRefused(SinkError):
+    """The target took the call and refused its content."""
+
+
+class SinkSettingsWrong(PublisherError):
+    """Stores for history cannot be made as the settings say.
+
+    :param problems: one sentence each, without secrets.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems

@@ -8,6 +8,8 @@ from muster_service.addresses import OptionalListenAddress
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 _ADDRESS = "127.0.0.1:9082"
+# A store's option. Any text may be a secret, so all texts are kept as such; only the store's factory sees them.
+SinkOption = bool | int | float | SecretStr
 
 
 class PublisherSettings(BaseModel):
@@ -17,6 +19,9 @@ class PublisherSettings(BaseModel):
 
     http_address: OptionalListenAddress = Field(
         _ADDRESS, description='where REST listens, host:port; port 0: any free; "": do not listen'
+    )
+    grpc_address: OptionalListenAddress = Field(
+        "", description='where muster.v1.Events listens, host:port; port 0: any free; "": do not listen'
     )
     trusted_proxies: tuple[str, ...] = Field(
         (), description="peers whose X-Forwarded-For names the client, for the limits per host (addresses)"
@@ -44,6 +49,12 @@ class PublisherSettings(BaseModel):
     )
     stream_stall_s: float = Field(300.0, gt=0, description="a client that reads nothing for so long is dropped")
 
+    # Request events: to those who watch them (muster.v1.Events).
+    request_store_capacity: int = Field(
+        1_000, ge=0, le=2**32 - 1, description="request events kept per RM until they are sent (requestStoreCapacity)"
+    )
+    request_push_interval_s: float = Field(2.0, gt=0, description="how often they are sent")
+
     # Following the log.
     read_records_max: int = Field(5_000, ge=1, description="records per read of the log")
     poll_s: float = Field(1.0, gt=0, description="longest wait of one read")
@@ -52,6 +63,11 @@ class PublisherSettings(BaseModel):
     )
     backfill_records_max: int = Field(
         1_000_000, ge=0, description="most records per partition that are read backwards at start to fill the rings"
+    )
+
+    # History: any store, by name (history/registry.py).
+    sinks: dict[str, dict[str, SinkOption]] = Field(
+        default_factory=dict, description="stores by name, each with its options; kind when it is not the name"
     )
 
     # History: Parquet.
@@ -67,16 +83,31 @@ class PublisherSettings(BaseModel):
     postgres_flush_s: float = Field(1.0, gt=0, description="or when the oldest has waited so long")
     postgres_transaction_records: int = Field(5_000, ge=1, description="events in one transaction")
     postgres_timeout_s: float = Field(30.0, gt=0, description="longest wait for one statement")
+    postgres_retention_days: int = Field(0, ge=0, description="days of events that are kept; 0: all")
+
+    rm_settings_timeout_s: float = Field(
+        15.0, gt=0, description="longest wait at start for what RMs say about their events; then these settings hold"
+    )
 
     # Failure and stop.
     retry_min_s: float = Field(0.2, gt=0, description="first wait after a store or the log failed; doubled each time")
     retry_max_s: float = Field(30.0, gt=0, description="longest such wait")
+    refusals_max: int = Field(
+        5, ge=1, description="so often a store may refuse a batch before its events are tried apart"
+    )
+    dead_letters_in_a_row_max: int = Field(
+        100, ge=0, description="so many events are given up for a store that takes none in between; 0: never one"
+    )
     stop_timeout_s: float = Field(10.0, ge=0, description="at stop: time to write what is read; the rest is read again")
 
     @field_validator("postgres_schema")
     @classmethod
     def _schema(cls, value: str) -> str:
-        # It goes into statements, where parameters cannot stand: plain names only.
-        if not (value.isascii() and value.isidentifier() and value == value.lower() and len(value) <= 63):
-            raise ValueError(f"postgres_schema {value!r}: expected lower-case letters, digits and '_', at most 63")
-        return value
+        return plain_schema(value)
+
+
+def plain_schema(value: str) -> str:
+    """A schema's name that can go into statements, where parameters cannot stand. Raises ValueError."""
+    if not (value.isascii() and value.isidentifier() and value == value.lower() and len(value) <= 63):
+        raise ValueError(f"schema {value!r}: expected lower-case letters, digits and '_', at most 63")
+    return value

@@ -1,0 +1,180 @@
+"""Which events a caller of ``muster.v1.Events`` wants. Pure: what is known of an event comes as :class:`Seen`.
+
+An event names one object and at most one reference, so whose event it is follows from a few rules:
+
+=================================  ================================================================================
+event                              belongs to the application
+=================================  ================================================================================
+APP                                its object
+REQUEST                            its reference
+QUEUE, QUEUE_APP                   its reference
+USERGROUP, UG_APP_LINK             its reference
+NODE, NODE_ALLOC                   the object of the APP event before it with the same reference (an allocation's key):
+                                   the scheduler writes the two side by side
+any other                          none
+=================================  ================================================================================
+
+An event belongs to a queue when the queue, or one below it, is its object (QUEUE) or reference (USERGROUP), and when
+its application was added to it before (QUEUE_APP): an application's first two events come before that, and do not.
+All of this follows from events with lower ids, so who goes on in the middle sees what who was there all along sees.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from muster_event_publisher.codec import EventRecord
+
+# NODE_ALLOC is looked for among so many events before it.
+LOOK_BACK = 16
+# Applications of an RM whose queue is remembered; of so many the newest.
+APPLICATIONS_KEPT = 100_000
+
+_REQUEST, _APP, _NODE = int(EventRecord.REQUEST), int(EventRecord.APP), int(EventRecord.NODE)
+_QUEUE, _USERGROUP = int(EventRecord.QUEUE), int(EventRecord.USERGROUP)
+_ADD = int(EventRecord.ADD)
+_NODE_ALLOC, _QUEUE_APP = int(EventRecord.NODE_ALLOC), int(EventRecord.QUEUE_APP)
+_UG_APP_LINK = int(EventRecord.UG_APP_LINK)
+
+
+class Seen(NamedTuple):
+    """What filters look at. Numbers are the wire's."""
+
+    type: int
+    change: int
+    detail: int
+    object_id: str
+    reference_id: str
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """All that is set must be so; of a set one is enough.
+
+    :param application_id: "": any. ``queue``: a full path; "": any.
+    """
+
+    types: frozenset[int] = frozenset()
+    changes: frozenset[int] = frozenset()
+    details: frozenset[int] = frozenset()
+    object_ids: frozenset[str] = frozenset()
+    application_id: str = ""
+    queue: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every event passes."""
+        return self == _OPEN
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether events before an event must be known, to judge it."""
+        return bool(self.application_id or self.queue)
+
+    def passes_plain(self, seen: Seen) -> bool:
+        """What the event says by itself."""
+        return (
+            (not self.types or seen.type in self.types)
+            and (not self.changes or seen.change in self.changes)
+            and (not self.details or seen.detail in self.details)
+            and (not self.object_ids or seen.object_id in self.object_ids)
+        )
+
+
+_OPEN = EventFilter()
+
+
+class QueueIndex:
+    """Which queue an RM's applications are in, and since which event: learnt from QUEUE_APP events, in any order."""
+
+    def __init__(self, applications_max: int = APPLICATIONS_KEPT) -> None:
+        self._max = applications_max
+        # (since which id, the queue), ascending: an application that ended may come again elsewhere.
+        self._places: OrderedDict[str, list[tuple[int, str]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def note(self, event_id: int, seen: Seen) -> None:
+        """Learns from an event; most teach nothing."""
+        if seen.detail != _QUEUE_APP or seen.type != _QUEUE or seen.change != _ADD:
+            return
+        places = self._places.setdefault(seen.reference_id, [])
+        place = (event_id, seen.object_id)
+        index = bisect_left(places, place)
+        if places[index : index + 1] != [place]:
+            places.insert(index, place)
+        if len(self._places) > self._max:
+            self._places.popitem(last=False)
+
+    def queue_of(self, application_id: str, event_id: int) -> str:
+        """The application's queue when the event happened; "": not known, or in none yet."""
+        queue = ""
+        for since, place in self._places.get(application_id, ()):
+            if since > event_id:
+                break
+            queue = place
+        return queue
+
+
+def passing(
+    wanted: EventFilter, seen: Sequence[Seen | None], start: int, first_id: int, queues: QueueIndex
+) -> Iterator[int]:
+    """Indices, from ``start`` on, of the events that pass.
+
+    :param seen: events with consecutive ids, ``seen[0]`` has ``first_id``; None: missing. Those before ``start`` are
+        there to be looked back at: LOOK_BACK of them are enough.
+    """
+    if wanted.is_open:
+        yield from (index for index in range(start, len(seen)) if seen[index] is not None)
+        return
+    for index in range(start, len(seen)):
+        each = seen[index]
+        if each is None or not wanted.passes_plain(each):
+            continue
+        if wanted.looks_back:
+            owner = _application_of(seen, index, each)
+            if wanted.application_id and owner != wanted.application_id:
+                continue
+            if wanted.queue and not _in_queue(wanted.queue, each, owner, first_id + index, queues):
+                continue
+        yield index
+
+
+def passes_request(wanted: EventFilter, seen: Seen, next_id: int, queues: QueueIndex) -> bool:
+    """The same for an event of an ask, which has no id.
+
+    :param next_id: of the RM's next tracked event.
+    """
+    return any(True for _ in passing(wanted, (seen,), 0, next_id, queues))
+
+
+def is_at_or_below(queue: str, path: str) -> bool:
+    """Whether ``path`` is the queue or one below it."""
+    return path == queue or path.startswith(f"{queue}.")
+
+
+def _application_of(seen: Sequence[Seen | None], index: int, each: Seen) -> str:
+    if each.type == _APP:
+        return each.object_id
+    if each.type == _REQUEST or (each.type, each.detail) in ((_QUEUE, _QUEUE_APP), (_USERGROUP, _UG_APP_LINK)):
+        return each.reference_id
+    if each.type == _NODE and each.detail == _NODE_ALLOC:
+        for before in reversed(seen[max(0, index - LOOK_BACK) : index]):
+            if before is not None and before.type == _APP and before.reference_id == each.reference_id:
+                return before.object_id
+    return ""
+
+
+def _in_queue(queue: str, each: Seen, owner: str, event_id: int, queues: QueueIndex) -> bool:
+    if each.type == _QUEUE:
+        return is_at_or_below(queue, each.object_id)
+    if each.type == _USERGROUP and each.detail != _UG_APP_LINK:
+        return is_at_or_below(queue, each.reference_id)
+    path = queues.queue_of(owner, event_id) if owner else ""
+    return bool(path) and is_at_or_below(queue, path)

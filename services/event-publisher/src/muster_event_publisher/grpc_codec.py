@@ -1,0 +1,243 @@
+"""muster.v1.Events in bytes: requests are read and judged here, answers written.
+
+An answer is a row of parts, each a serialised message of the answer's type; protobuf merges what stands side by side.
+So an event is encoded once, whoever it goes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from muster_proto.muster.v1 import events_pb2 as pb
+from muster_proto.si.v1.si_pb2 import EventRecord
+
+from muster_event_publisher.codec import UNREADABLE_MESSAGE, decode
+from muster_event_publisher.errors import BadRequest
+from muster_event_publisher.filters import EventFilter, Seen
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Events"].full_name
+
+# Found in the bytes of every event with the detail QUEUE_APP.
+QUEUE_APP_MARK = EventRecord(eventChangeDetail=EventRecord.QUEUE_APP).SerializeToString()
+
+COUNT_DEFAULT = 1_000
+_ID_CHARACTERS_MAX, _QUEUE_CHARACTERS_MAX, _OBJECT_IDS_MAX = 1_024, 1_024, 100
+_SHOWN = 60
+
+_ENUMS: dict[str, dict[int, str]] = {
+    "types": {number: name for name, number in EventRecord.Type.items() if number},
+    "change_types": {number: name for name, number in EventRecord.ChangeType.items()},
+    "change_details": {number: name for name, number in EventRecord.ChangeDetail.items()},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to begin: exactly one of them is set."""
+
+    id: int | None = None
+    time_ns: int | None = None
+    newest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A request that may be answered.
+
+    :param place: None: where the method begins by itself.
+    :param count: of a batch, at most so many.
+    :param requests_after: position of the last request event that the caller took.
+    """
+
+    rm_id: str
+    instance: str
+    place: Place | None
+    wanted: EventFilter
+    count: int = 0
+    tracked: bool = True
+    requests: bool = False
+    requests_after: int | None = None
+
+
+def read_batch(raw: bytes, count_max: int) -> Query:
+    """An EventBatchRequest. Raises BadRequest."""
+    request = _parsed(pb.EventBatchRequest(), raw)
+    count = request.count or min(COUNT_DEFAULT, count_max)
+    if count > count_max:
+        raise BadRequest(f"count: {count}, expected at most {count_max}, or 0 for {min(COUNT_DEFAULT, count_max)}")
+    return Query(request.rm_id, request.instance, _place(request), _filter(request), count)
+
+
+def read_watch(raw: bytes) -> Query:
+    """A WatchEventsRequest. Raises BadRequest."""
+    request = _parsed(pb.WatchEventsRequest(), raw)
+    after = request.request_events_after if request.HasField("request_events_after") else None
+    if request.no_tracked_events and not request.request_events:
+        raise BadRequest("no_tracked_events: true, expected with request_events only: nothing would be left")
+    if after is not None and not request.request_events:
+        raise BadRequest(f"request_events_after: {after}, expected with request_events only")
+    return Query(
+        request.rm_id,
+        request.instance,
+        _place(request),
+        _filter(request),
+        tracked=not request.no_tracked_events,
+        requests=request.request_events,
+        requests_after=after,
+    )
+
+
+def _parsed(message: Any, raw: bytes) -> Any:
+    try:
+        message.ParseFromString(raw)
+    except DecodeError as error:
+        raise BadRequest(f"not a {message.DESCRIPTOR.full_name}: {len(raw)} bytes that do not decode") from error
+    for name, limit in (("rm_id", _ID_CHARACTERS_MAX), ("instance", _ID_CHARACTERS_MAX)):
+        _check_text(name, getattr(message, name), limit)
+    return message
+
+
+def _place(request: Any) -> Place | None:
+    if not request.HasField("from"):
+        return None
+    given = getattr(request, "from")
+    kind = given.WhichOneof("place")
+    if kind is None:
+        raise BadRequest("from: empty, expected id, time_ns or newest")
+    if kind == "time_ns" and given.time_ns < 0:
+        raise BadRequest(f"from.time_ns: {given.time_ns}, expected nanoseconds since 1970")
+    return Place(**{kind: getattr(given, kind)})
+
+
+def _filter(request: Any) -> EventFilter:
+    given = request.filter
+    numbers = {name: _numbers(name, getattr(given, name)) for name in _ENUMS}
+    if len(given.object_ids) > _OBJECT_IDS_MAX:
+        raise BadRequest(f"filter.object_ids: {len(given.object_ids)} of them, expected at most {_OBJECT_IDS_MAX}")
+    for index, text in enumerate(given.object_ids):
+        _check_text(f"filter.object_ids[{index}]", text, _ID_CHARACTERS_MAX)
+        if not text:
+            raise BadRequest(f"filter.object_ids[{index}]: empty, expected an object's id")
+    _check_text("filter.application_id", given.application_id, _ID_CHARACTERS_MAX)
+    _check_text("filter.queue", given.queue, _QUEUE_CHARACTERS_MAX)
+    if given.queue and given.queue.split(".", 1)[0] != "root":
+        raise BadRequest(f"filter.queue: {_shown(given.queue)}, expected a full path, such as root.default")
+    return EventFilter(
+        numbers["types"],
+        numbers["change_types"],
+        numbers["change_details"],
+        frozenset(given.object_ids),
+        given.application_id,
+        given.queue,
+    )
+
+
+def _numbers(name: str, given: Iterable[int]) -> frozenset[int]:
+    known = _ENUMS[name]
+    for index, number in enumerate(given):
+        if number not in known:
+            few = list(known.values())[:5]
+            raise BadRequest(f"filter.{name}[{index}]: {number}, expected a number of {', '.join(few)} ...")
+    return frozenset(given)
+
+
+def _check_text(name: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise BadRequest(f"{name}: {_shown(text)}, expected at most {limit} characters")
+
+
+def _shown(text: str) -> str:
+    return ascii(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!a}… ({len(text)} characters)"
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An event as filters and answers need it.
+
+    :param part: of an EventBatch (the same bytes, with ``watched`` for its number, are one of a WatchedEvents).
+    """
+
+    seen: Seen
+    part: bytes
+
+
+def decoded(event_id: int, value: bytes) -> Decoded:
+    """The event; one that says so where the bytes are none."""
+    record = decode(value)
+    # (EventBatch and WatchedEvents have `events` under the same number.)
+    part = pb.WatchedEvents(events=[pb.WatchedEvent(id=event_id, record=record)]).SerializeToString()
+    return Decoded(seen_of(record), part)
+
+
+def seen_of(record: EventRecord) -> Seen:
+    """What filters look at."""
+    return Seen(
+        record.type,
+        record.eventChangeType,
+        record.eventChangeDetail,
+        record.objectID,
+        record.referenceID,
+        record.timestampNano,
+    )
+
+
+def request_event(value: bytes) -> Decoded | None:
+    """A request event as a part of a WatchedEvents; None when the bytes are none."""
+    record = decode(value)
+    if record.message == UNREADABLE_MESSAGE and not record.type:
+        return None
+    return Decoded(seen_of(record), pb.WatchedEvents(request_events=[record]).SerializeToString())
+
+
+def encode_batch(
+    rm_id: str,
+    instance: str,
+    parts: Sequence[bytes],
+    next_id: int,
+    end_id: int,
+    missing: Sequence[tuple[int, int]],
+    source: str,
+) -> bytes:
+    """An EventBatch. ``source``: ring, log or history."""
+    head = pb.EventBatch(
+        rm_id=rm_id,
+        instance=instance,
+        next_id=next_id,
+        end_id=end_id,
+        missing=_missing(missing),
+        source=pb.EventBatch.Source.Value(source.upper()),
+    )
+    return b"".join((head.SerializeToString(), *parts))
+
+
+def encode_watched(
+    rm_id: str,
+    instance: str,
+    parts: Sequence[bytes],
+    next_id: int,
+    end_id: int,
+    missing: Sequence[tuple[int, int]] = (),
+    request_position: int | None = None,
+    requests_dropped: int = 0,
+) -> bytes:
+    """A WatchedEvents."""
+    head = pb.WatchedEvents(
+        rm_id=rm_id,
+        instance=instance,
+        next_id=next_id,
+        end_id=end_id,
+        missing=_missing(missing),
+        request_position=request_position,
+        request_events_dropped=requests_dropped,
+    )
+    return b"".join((head.SerializeToString(), *parts))
+
+
+def _missing(ranges: Sequence[tuple[int, int]]) -> list[pb.MissingEvents]:
+    return [pb.MissingEvents(first_id=first, last_id=last) for first, last in ranges]

@@ -1,0 +1,213 @@
+"""muster.v1.Events on grpc.aio: bytes in and bytes out (proto/muster/v1/events.proto, docs/events-grpc.md).
+
+One class, two doors: in a process of its own the publisher listens (:class:`EventsDoor`); where everything is one
+process, the gateway adds the same handlers to its server.
+
+``CancelledError`` is always raised again: a handler that swallows it makes grpc.aio send a status on a dead call and
+leak (github.com/grpc/grpc/issues/43360).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
+from grpc_health.v1.health import aio as grpc_health_aio
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import Counter
+
+from muster_event_publisher import metrics
+from muster_event_publisher.errors import CallRefused
+from muster_event_publisher.grpc_codec import SERVICE, read_batch, read_watch
+from muster_event_publisher.watch import EventHub, EventWatch
+
+log = structlog.get_logger(__name__)
+
+# Says that the publisher itself ended a call, not something on the way to it.
+SOURCE_METADATA = ("muster-source", "event-publisher")
+# Whom a trusted proxy calls for.
+FORWARDED_METADATA = "x-forwarded-for"
+# A caller that was ended has so long to take the status.
+_LAST_WORDS_S = 5.0
+_STOP_GRACE_S = 2.0
+_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS, _MIN_PING_INTERVAL_MS = 30_000, 10_000, 10_000
+_REQUEST_BYTES_MAX = 1024 * 1024
+
+
+class EventsService:
+    """The methods of muster.v1.Events.
+
+    :param trusted_proxies: peers whose metadata x-forwarded-for names the caller.
+    """
+
+    def __init__(self, hub: EventHub, trusted_proxies: tuple[str, ...] = ()) -> None:
+        self._hub, self._trusted = hub, trusted_proxies
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Generic handlers without serialisers."""
+        methods: dict[str, Any] = {
+            "Batch": grpc.unary_unary_rpc_method_handler(self._batch),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def stop(self) -> None:
+        """Refuses new calls, and ends those that watch."""
+        self._hub.stop()
+
+    async def _batch(self, raw: bytes, context: Any) -> bytes:
+        try:
+            answer = await self._hub.batch(read_batch(raw, self._hub.count_max))
+        except asyncio.CancelledError:
+            metrics.BATCHES.labels("CANCELLED").inc()
+            raise
+        except Exception as error:
+            await _refuse(context, error, metrics.BATCHES)
+        metrics.BATCHES.labels("OK").inc()
+        return answer
+
+    async def _watch(self, raw: bytes, context: Any) -> None:
+        watch: EventWatch | None = None
+        try:
+            watch = self._hub.watch(read_watch(raw), self._peer(context))
+            await _serve(watch, context)
+        except asyncio.CancelledError:
+            metrics.WATCHES_ENDED.labels("CANCELLED").inc()
+            raise
+        except Exception as error:
+            places = watch.places if watch is not None else ()
+            if watch is not None:
+                watch.close()  # its place is free before the caller knows: it may come again at once
+            await _refuse(context, error, metrics.WATCHES_ENDED, places)
+        finally:
+            if watch is not None:
+                watch.close()
+
+    def _peer(self, context: Any) -> str:
+        """The caller's address; through a trusted proxy, what the proxy says."""
+        host = host_of(context.peer())
+        if host in self._trusted:
+            for name, value in context.invocation_metadata() or ():
+                if name == FORWARDED_METADATA and isinstance(value, str):
+                    host = value.split(",")[-1].strip() or host
+        return host
+
+
+async def _serve(watch: EventWatch, context: Any) -> None:
+    """Writes until the caller leaves, or the call has to end. Raises CallRefused."""
+    writing = asyncio.create_task(_write(watch, context), name="watch events")
+    ending = asyncio.create_task(watch.ended.wait(), name="watch ends")
+    try:
+        await asyncio.wait({writing, ending}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (writing, ending):
+            task.cancel()
+        await asyncio.gather(writing, ending, return_exceptions=True)
+    if not writing.cancelled():
+        writing.result()
+    if watch.error is not None:
+        raise watch.error
+
+
+async def _write(watch: EventWatch, context: Any) -> None:
+    async with aclosing(watch.messages()) as messages:
+        async for message in messages:
+            watch.sending(True)
+            await context.write(message)
+            watch.sending(False)
+
+
+async def _refuse(
+    context: Any, error: Exception, counter: Counter, places: tuple[tuple[str, str], ...] = ()
+) -> NoReturn:
+    """Ends a call with the status of an error; an unexpected one with INTERNAL and a number to ask for."""
+    if isinstance(error, CallRefused):
+        code, story = error.code, str(error)
+    else:
+        number = secrets.token_hex(6)
+        log.error("internal error", number=number, exc_info=error)
+        code, story = grpc.StatusCode.INTERNAL, f"internal error {number}: the event publisher's log has the details"
+    counter.labels(code.name).inc()
+    if places:
+        log.info("watching ended", status=code.name, reason=story, **dict(places))
+    async with asyncio.timeout(_LAST_WORDS_S):
+        await context.abort(code, story, (SOURCE_METADATA, *places))
+    raise AssertionError("abort raises")
+
+
+def host_of(peer: str) -> str:
+    """The address of gRPC's name for a peer (``ipv4:127.0.0.1:5000``), without its port."""
+    kind, _, address = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return peer
+    return address.rpartition(":")[0].strip("[]")
+
+
+class EventsDoor:
+    """The publisher's own gRPC address: the service, with health and reflection.
+
+    :param address: host:port; port 0: any free.
+    """
+
+    def __init__(self, service: EventsService, address: str, healthy: Callable[[], Awaitable[bool]]) -> None:
+        self.port = 0
+        self._service, self._address, self._healthy = service, address, healthy
+        self._health = grpc_health_aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Serves when it returns. Raises OSError."""
+        server = self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", _REQUEST_BYTES_MAX),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_pings_without_data", 0),
+                ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+            ]
+        )
+        server.add_generic_rpc_handlers((self._service.handlers(),))
+        add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+        try:
+            self.port = server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise OSError(f"grpc_address: {self._address!r} cannot be listened on") from error
+        await self.say_health()
+        await server.start()
+
+    async def say_health(self) -> None:
+        """Asks how the publisher is and lets gRPC's health service say it."""
+        good = self._server is not None and await self._healthy()
+        status = health_pb2.HealthCheckResponse.SERVING if good else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+    async def watch_health(self, interval_s: float) -> None:
+        """Says it again and again, for ever."""
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.say_health()
+
+    async def stop(self) -> None:
+        """Ends open calls and closes."""
+        await self._service.stop()
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_S)
+
+    async def kill(self) -> None:
+        """Closes at once, as a crash would."""
+        if self._server is not None:
+            await self._server.stop(None)

@@ -1,0 +1,616 @@
+"""What ``muster.v1.Events`` does: one cursor per caller over ring, log and history, through a filter.
+
+A caller has no buffer of events. It has a cursor, the next id to look at: where the ring has it, events come from
+there; where it is older, from the log or the history; at the end it waits. So history and what comes live are one walk,
+and a slow caller costs nobody anything but its lag. An event is decoded and encoded once for all callers of the moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogError
+from muster_service.request_store import RequestReader
+
+from muster_event_publisher import metrics
+from muster_event_publisher.errors import (
+    BadRequest,
+    CallRefused,
+    NoEvents,
+    NotAsThingsAre,
+    NotNow,
+    NotThereYet,
+    SearchTooLong,
+    SinkError,
+    TooManyWatchers,
+    WatchEnded,
+)
+from muster_event_publisher.filters import LOOK_BACK, EventFilter, QueueIndex, Seen, passes_request, passing
+from muster_event_publisher.grpc_codec import (
+    QUEUE_APP_MARK,
+    Decoded,
+    Place,
+    Query,
+    decoded,
+    encode_batch,
+    encode_watched,
+    request_event,
+)
+from muster_event_publisher.request_store import RequestStores
+from muster_event_publisher.ring import EventRing
+from muster_event_publisher.source import EventSource
+
+log = structlog.get_logger(__name__)
+
+# Events that are looked at in one go, and bytes that go into one message: well under gRPC's 4 MiB.
+_CHUNK, _CHUNK_BYTES = 256, 512 * 1024
+_BATCH_BYTES = 3 * 1024 * 1024
+# A batch looks at so many events at most: a filter that lets nothing pass must not make one call read everything.
+_BATCH_LOOKS = 100_000
+_REQUESTS, _REQUESTS_BYTES = 250, 128 * 1024
+# Decoded events kept per RM: about what several callers look at within a second or two.
+_DECODED_KEPT = 8_192
+# How often lag and stall of all callers are looked at.
+_LOOK_S = 1.0
+# Events that are looked at for a time before a missing one is taken as "no time".
+_PROBE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLimits:
+    """See the settings of the same names.
+
+    :param push_interval_s: how often request events are sent.
+    """
+
+    total: int
+    per_host: int
+    lag_records: int
+    stall_s: float
+    keepalive_s: float
+    push_interval_s: float
+
+
+class Step(NamedTuple):
+    """What a look at the next events gave.
+
+    :param parts: those that passed, encoded.
+    :param missing: ids (first and last) that are nowhere.
+    :param looked_at: how many ids.
+    """
+
+    parts: list[bytes]
+    missing: list[tuple[int, int]]
+    looked_at: int
+    source: str
+
+
+class Read(NamedTuple):
+    """Events with consecutive ids; None: missing."""
+
+    first_id: int
+    values: Sequence[bytes | None]
+    source: str
+
+
+class Known:
+    """What is known of an RM's events beside their bytes; it belongs to one instance."""
+
+    def __init__(self, ring: EventRing) -> None:
+        self.instance = ring.instance
+        self.queues = QueueIndex()
+        self._slots: list[tuple[int, Decoded] | None] = [None] * _DECODED_KEPT
+        self._indexed = 0
+        self._indexing = asyncio.Lock()
+
+    def get(self, event_id: int, value: bytes) -> Decoded:
+        """The event, decoded."""
+        place = event_id % _DECODED_KEPT
+        found = self._slots[place]
+        if found is not None and found[0] == event_id:
+            return found[1]
+        made = decoded(event_id, value)
+        self._slots[place] = (event_id, made)
+        return made
+
+    async def index(self, ring: EventRing) -> None:
+        """Learns the applications' queues from what the ring has and was not looked at yet."""
+        if self._indexed >= ring.next_id:
+            return
+        async with self._indexing:
+            while self._indexed < ring.next_id:
+                start = max(self._indexed, ring.lowest)
+                values = ring.slice(start, 4 * _CHUNK)
+                for event_id, value in enumerate(values, start):
+                    # (Looking for three bytes costs a hundredth of decoding.)
+                    if value is not None and QUEUE_APP_MARK in value:
+                        self.queues.note(event_id, decoded(event_id, value).seen)
+                self._indexed = start + len(values)
+                if not values:
+                    break
+                await asyncio.sleep(0)
+
+
+class Walk:
+    """A cursor over the events of an RM, through a filter. ``cursor``: the next id to look at."""
+
+    def __init__(self, source: EventSource, ring: EventRing, known: Known, cursor: int, wanted: EventFilter) -> None:
+        self.ring, self.cursor = ring, cursor
+        self._source, self._known, self._wanted = source, known, wanted
+        self._before: list[Seen | None] = []
+        self._before_end = -1
+
+    async def step(self, parts_max: int = _CHUNK, bytes_max: int = _CHUNK_BYTES) -> Step | None:
+        """Looks at the next events; None: there are no more now.
+
+        It stops behind ``parts_max`` events that pass, or ``bytes_max`` bytes of them (and one).
+        Raises NotNow: older events cannot be read now.
+        """
+        if self.cursor >= self.ring.next_id:
+            return None
+        if self._wanted.queue:
+            await self._known.index(self.ring)
+        start = self.cursor
+        # 1. the next events, and the few before that the filter needs
+        read = await _read(self._source, self.ring, start, _CHUNK)
+        before = await self._look_back(read.first_id) if self._wanted.looks_back else []
+        missing = [(start, read.first_id - 1)] if read.first_id > start else []
+        first_id = read.first_id - len(before)
+        found = [
+            self._known.get(event_id, value) if value is not None else None
+            for event_id, value in enumerate(read.values, read.first_id)
+        ]
+        seen = before + [each.seen if each is not None else None for each in found]
+        if self._wanted.queue and read.source != "ring":
+            for event_id, each in enumerate(seen, first_id):
+                if each is not None:
+                    self._known.queues.note(event_id, each)
+        # 2. those that pass, as many as there is room for
+        parts: list[bytes] = []
+        size, end = 0, read.first_id + len(found)
+        for index in passing(self._wanted, seen, len(before), first_id, self._known.queues):
+            each_found = found[index - len(before)]
+            assert each_found is not None, "what is missing does not pass"
+            if len(parts) == parts_max or (parts and size + len(each_found.part) > bytes_max):
+                end = first_id + index
+                break
+            parts.append(each_found.part)
+            size += len(each_found.part)
+        # 3. what is missing among them
+        missing += _ranges(found[: end - read.first_id], read.first_id)
+        self.cursor = end
+        kept = seen[: end - first_id][-LOOK_BACK:]
+        self._before, self._before_end = kept, end
+        return Step(parts, missing, end - start, read.source)
+
+    async def _look_back(self, first_id: int) -> list[Seen | None]:
+        """What was before an id: up to LOOK_BACK events."""
+        if self._before_end == first_id:
+            return self._before
+        start = max(0, first_id - LOOK_BACK)
+        if start == first_id:
+            return []
+        read = await _read(self._source, self.ring, start, first_id - start)
+        values = list(read.values)[: max(0, first_id - read.first_id)]
+        if read.first_id + len(values) != first_id:
+            return []
+        return [
+            self._known.get(event_id, value).seen if value is not None else None
+            for event_id, value in enumerate(values, read.first_id)
+        ]
+
+
+class EventHub:
+    """Answers batches, and holds those who watch.
+
+    :param requests: the RMs' request events.
+    :param tracking_enabled: false: request events only.
+    :param count_max: of one batch.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        requests: RequestStores,
+        limits: WatchLimits,
+        clock: Clock,
+        *,
+        tracking_enabled: bool,
+        count_max: int,
+    ) -> None:
+        self.source, self.requests, self.limits, self.clock = source, requests, limits, clock
+        self.tracking_enabled, self.count_max = tracking_enabled, count_max
+        self.stopping = False
+        self._watches: set[EventWatch] = set()
+        self._hosts: Counter[str] = Counter()
+        self._known: dict[str, Known] = {}
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    # ---- once ------------------------------------------------------------------------------------------------------
+
+    async def batch(self, query: Query) -> bytes:
+        """An EventBatch. Raises CallRefused."""
+        self.check_open()
+        self._check_tracking()
+        ring = self._ring(query)
+        if ring is None:
+            raise NoEvents(f"rm_id: no events of {query.rm_id or 'any resource manager'} yet")
+        _check_instance(ring, query)
+        cursor = await self._begin(ring, query.place or Place(id=0), query)
+        walk = Walk(self.source, ring, self.known(ring), cursor, query.wanted)
+        parts: list[bytes] = []
+        missing: list[tuple[int, int]] = []
+        source, looked_at, size = "", 0, 0
+        while len(parts) < query.count and looked_at < _BATCH_LOOKS and size < _BATCH_BYTES - _CHUNK_BYTES:
+            step = await walk.step(query.count - len(parts))
+            if step is None:
+                break
+            parts += step.parts
+            # (Without a place the oldest that is left is the first: nothing is missing before it.)
+            missing += step.missing if query.place or looked_at else [m for m in step.missing if m[0]]
+            source, looked_at = source or step.source, looked_at + step.looked_at
+            size += sum(map(len, step.parts))
+            await asyncio.sleep(0)
+        return encode_batch(
+            ring.rm_id, ring.instance, parts, walk.cursor, ring.next_id, joined(missing), source or "ring"
+        )
+
+    # ---- again and again -------------------------------------------------------------------------------------------
+
+    def watch(self, query: Query, host: str) -> EventWatch:
+        """A call of Watch, which has its place until it is closed. Raises CallRefused.
+
+        :param host: who calls, for the limits.
+        """
+        self.check_open()
+        if not query.requests:
+            self._check_tracking()
+        ring = self._ring(query)
+        if ring is None and not query.requests:
+            raise NoEvents(f"rm_id: no events of {query.rm_id or 'any resource manager'} yet")
+        if ring is not None:
+            _check_instance(ring, query)
+        limits = self.limits
+        if len(self._watches) >= limits.total:
+            raise TooManyWatchers(f"{len(self._watches)} calls watch events, expected at most {limits.total}")
+        if self._hosts[host] >= limits.per_host:
+            raise TooManyWatchers(f"{self._hosts[host]} calls of {host} watch, expected at most {limits.per_host}")
+        watch = EventWatch(self, query, host, ring)
+        self._watches.add(watch)
+        self._hosts[host] += 1
+        metrics.WATCHERS.set(len(self._watches))
+        return watch
+
+    def leave(self, watch: EventWatch) -> None:
+        if watch not in self._watches:
+            return
+        self._watches.discard(watch)
+        self._hosts[watch.host] -= 1
+        if not self._hosts[watch.host]:
+            del self._hosts[watch.host]
+        metrics.WATCHERS.set(len(self._watches))
+
+    async def look_after(self) -> None:
+        """Ends calls that are too far behind or stalled, for ever."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for watch in list(self._watches):
+                watch.check()
+
+    def stop(self) -> None:
+        """Refuses new calls and ends those that watch."""
+        self.stopping = True
+        for watch in list(self._watches):
+            watch.end(_stopping())
+        self.source.rings.wake_all()
+
+    def check_open(self) -> None:
+        if self.stopping:
+            raise _stopping()
+
+    # ---- what both need --------------------------------------------------------------------------------------------
+
+    def known(self, ring: EventRing) -> Known:
+        """What is known of the RM's present instance."""
+        known = self._known.get(ring.rm_id)
+        if known is None or known.instance != ring.instance:
+            known = self._known[ring.rm_id] = Known(ring)
+        return known
+
+    def _check_tracking(self) -> None:
+        if not self.tracking_enabled:
+            raise NotAsThingsAre("event tracking is off (publisher.tracking_enabled)")
+
+    def _ring(self, query: Query) -> EventRing | None:
+        rings = self.source.rings
+        if query.rm_id:
+            ring = rings.get(query.rm_id)
+            if ring is None and not query.requests:
+                raise NoEvents(f"rm_id: no events of {query.rm_id!a}{_listed(rings.rm_ids())}")
+            return ring
+        known = rings.rm_ids()
+        if len(known) > 1:
+            raise BadRequest(f"rm_id: empty, expected one of the RMs that have events{_listed(known)}")
+        if not known and query.requests:
+            raise BadRequest("rm_id: empty, expected the RM's id: no RM has events yet")
+        return rings.get(known[0]) if known else None
+
+    async def begin(self, ring: EventRing, query: Query) -> int:
+        """The id that a Watch begins with. Raises CallRefused."""
+        return ring.next_id if query.place is None else await self._begin(ring, query.place, query)
+
+    async def _begin(self, ring: EventRing, place: Place, query: Query) -> int:
+        if place.id is not None:
+            # Who names the instance has seen it: another publisher may only be further behind, though not by much.
+            if place.id > ring.next_id + (self.limits.lag_records if query.instance else 0):
+                raise NotThereYet(f"from.id: {place.id} is not there yet, the next event has the id {ring.next_id}")
+            return place.id
+        if place.newest is not None:
+            return max(0, ring.next_id - place.newest)
+        assert place.time_ns is not None, "one of them is set"
+        return await _first_since(self.source, ring, place.time_ns)
+
+
+class EventWatch:
+    """One call of Watch: made by :meth:`EventHub.watch`, closed by whoever asked for it.
+
+    ``ended`` is set when it has to end whatever its caller does; ``error`` says why.
+    """
+
+    def __init__(self, hub: EventHub, query: Query, host: str, ring: EventRing | None) -> None:
+        self.host, self.query = host, query
+        self.ended = asyncio.Event()
+        self.error: CallRefused | None = None
+        self._hub, self._ring = hub, ring
+        self._walk: Walk | None = None
+        self._reader: RequestReader | None = None
+        self._position: int | None = query.requests_after
+        # What the caller asked for may be more than the lag allowed; it counts until it has caught up once.
+        self._allowed_lag = hub.limits.lag_records
+        self._sending_since: float | None = None
+        self._said_at = hub.clock.monotonic()
+        self._push_at = self._said_at
+
+    @property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """Where to go on, as metadata."""
+        found = []
+        if self._walk is not None:
+            found += [("muster-next-id", str(self._walk.cursor)), ("muster-instance", self._walk.ring.instance)]
+        if self._position is not None:
+            found.append(("muster-request-position", str(self._position)))
+        return tuple(found)
+
+    def close(self) -> None:
+        """Gives its place back."""
+        if self._reader is not None:
+            self._reader.close()
+        self._hub.leave(self)
+
+    def end(self, error: CallRefused) -> None:
+        """Ends it; the first reason counts."""
+        if self.error is None:
+            self.error = error
+        self.ended.set()
+
+    def check(self) -> None:
+        """Ends it when its caller is too far behind, or has read nothing for too long."""
+        if self._sending_since is None or self.error is not None:
+            return
+        limits, walk = self._hub.limits, self._walk
+        lag = walk.ring.next_id - walk.cursor if walk is not None else 0
+        stalled_s = self._hub.clock.monotonic() - self._sending_since
+        where = f"go on with from.id {walk.cursor}" if walk is not None else "call again"
+        if lag > self._allowed_lag:
+            self.end(WatchEnded(f"the caller is {lag} events behind, allowed are {limits.lag_records}: {where}"))
+        elif stalled_s > limits.stall_s:
+            told = f"the caller has read nothing for {stalled_s:.0f} s, allowed are {limits.stall_s:.0f} s"
+            self.end(WatchEnded(f"{told}: {where}"))
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """WatchedEvents, the first one at once. What is given counts as sent when the next one is asked for.
+
+        Raises CallRefused.
+        """
+        hub = self._hub
+        self._open_store()
+        yield await self._first()
+        while True:
+            if self.error is not None:
+                raise self.error
+            hub.check_open()
+            said = False
+            # 1. the next tracked events
+            step = await self._walk.step() if self._walk is not None else None
+            if step is not None and (step.parts or step.missing):
+                yield self._message(step.parts, step.missing)
+                metrics.WATCHED.inc(len(step.parts))
+                said = True
+            # 2. request events, at the push interval
+            if self._reader is not None and hub.clock.monotonic() >= self._push_at:
+                async for message in self._push(self._reader):
+                    yield message
+                    said = True
+            # 3. a sign of life, and of how far it has looked
+            if not said and self._is_quiet():
+                yield self._message([])
+            # 4. nothing left: wait for more
+            if step is None:
+                self._allowed_lag = hub.limits.lag_records
+                await self._wait()
+            elif not said:
+                await asyncio.sleep(0)
+
+    def sending(self, now: bool) -> None:
+        """Whether the caller is being written to."""
+        self._sending_since = self._hub.clock.monotonic() if now else None
+
+    async def _first(self) -> bytes:
+        """Says that the call is open, and where it begins."""
+        ring = self._ring
+        if ring is not None and self.query.tracked:
+            cursor = await self._hub.begin(ring, self.query)
+            self._begin_at(ring, cursor)
+        return self._message([])
+
+    def _begin_at(self, ring: EventRing, cursor: int) -> None:
+        self._walk = Walk(self._hub.source, ring, self._hub.known(ring), cursor, self.query.wanted)
+        self._allowed_lag = self._hub.limits.lag_records + max(0, ring.next_id - cursor)
+
+    def _open_store(self) -> None:
+        if self.query.requests:
+            rm_id = self._ring.rm_id if self._ring is not None else self.query.rm_id
+            self._reader = self._hub.requests.store_for(rm_id).reader(self.query.requests_after)
+            self._push_at = self._next_push()
+
+    def _next_push(self) -> float:
+        return self._hub.clock.monotonic() + self._hub.limits.push_interval_s
+
+    async def _push(self, reader: RequestReader) -> AsyncGenerator[bytes, None]:
+        while reader:
+            taken = reader.take(_REQUESTS, _REQUESTS_BYTES)
+            parts: list[bytes] = []
+            for event in taken:
+                made = request_event(event.value)
+                if made is None:
+                    metrics.REQUESTS_UNREADABLE.inc()
+                elif self._wants(made.seen):
+                    parts.append(made.part)
+            self._position = taken[-1].position
+            yield self._message(parts)
+            reader.sent()
+            metrics.REQUESTS_SENT.labels(self._rm_id).inc(len(parts))
+        self._push_at = self._next_push()
+
+    def _wants(self, seen: Seen) -> bool:
+        wanted, ring = self.query.wanted, self._ring
+        if ring is None:
+            return passes_request(wanted, seen, 0, QueueIndex())
+        return passes_request(wanted, seen, ring.next_id, self._hub.known(ring).queues)
+
+    @property
+    def _rm_id(self) -> str:
+        return self._ring.rm_id if self._ring is not None else self.query.rm_id
+
+    def _message(self, parts: Sequence[bytes], missing: Sequence[tuple[int, int]] = ()) -> bytes:
+        self._said_at = self._hub.clock.monotonic()
+        ring, walk = self._ring, self._walk
+        end_id = ring.next_id if ring is not None else 0
+        return encode_watched(
+            self._rm_id,
+            ring.instance if ring is not None else "",
+            parts,
+            walk.cursor if walk is not None else end_id,
+            end_id,
+            joined(missing),
+            self._position,
+            self._reader.dropped if self._reader is not None else 0,
+        )
+
+    def _is_quiet(self) -> bool:
+        keepalive_s = self._hub.limits.keepalive_s
+        return bool(keepalive_s) and self._hub.clock.monotonic() - self._said_at >= keepalive_s
+
+    async def _wait(self) -> None:
+        """Until there may be something to say."""
+        hub = self._hub
+        rings = hub.source.rings
+        self._follow_ring(rings.get(self._rm_id))
+        now_s = hub.clock.monotonic()
+        due = [self._said_at + hub.limits.keepalive_s] if hub.limits.keepalive_s else []
+        due += [self._push_at] if self._reader is not None else []
+        timeout_s = max(0.0, min(due) - now_s) if due else None
+        if self._walk is None:
+            await rings.changed.wait(timeout_s)
+        elif self._walk.cursor >= self._walk.ring.next_id:
+            await self._walk.ring.changed.wait(timeout_s)
+
+    def _follow_ring(self, ring: EventRing | None) -> None:
+        """Notices the RM's first event, and another instance. Raises WatchEnded."""
+        if ring is None or ring is self._ring:
+            return
+        if self._ring is not None and ring.instance != self._ring.instance:
+            raise WatchEnded("the RM's event ids begin anew with another instance: call again without one")
+        began, self._ring = self._ring is not None, ring
+        if self.query.tracked:
+            # (Its first event: this call has waited for it, so it begins with it.)
+            self._begin_at(ring, self._walk.cursor if began and self._walk is not None else ring.lowest)
+
+
+def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same ranges, neighbours as one."""
+    found: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if found and found[-1][1] + 1 == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def _ranges(found: Sequence[Decoded | None], first_id: int) -> list[tuple[int, int]]:
+    return [(event_id, event_id) for event_id, each in enumerate(found, first_id) if each is None]
+
+
+def _stopping() -> NotNow:
+    return NotNow("the event publisher is stopping: call again")
+
+
+def _check_instance(ring: EventRing, query: Query) -> None:
+    if query.instance and query.instance != ring.instance:
+        raise NotAsThingsAre(
+            f"instance: {query.instance!a} is gone; event ids began anew with instance {ring.instance!a}"
+        )
+
+
+def _listed(rm_ids: list[str]) -> str:
+    few = ", ".join(ascii(rm_id) for rm_id in rm_ids[:10])
+    return f"; known RMs: {few}" if rm_ids else "; no RM has events yet"
+
+
+async def _read(source: EventSource, ring: EventRing, start: int, count: int) -> Read:
+    """Events from an id on, or from the first one behind it that exists. Raises NotNow."""
+    if start < ring.lowest:
+        try:
+            found = await source.old(ring, start, count)
+        except (SearchTooLong, LogError, SinkError) as error:
+            raise NotNow(f"older events cannot be read now: {error}") from error
+        if found is not None and found.first_id < ring.lowest and found.values:
+            return Read(found.first_id, found.values, getattr(found, "source", "log"))
+        return Read(ring.lowest, ring.slice(ring.lowest, count), "ring")
+    return Read(start, ring.slice(start, count), "ring")
+
+
+async def _first_since(source: EventSource, ring: EventRing, time_ns: int) -> int:
+    """The id of the first event of a time or later; ids grow with time, so it is found by halving."""
+
+    async def is_before(event_id: int, end: int) -> tuple[bool, int]:
+        """Whether the first event from an id on is too early, and its id."""
+        read = await _read(source, ring, event_id, _PROBE)
+        for number, value in enumerate(read.values, read.first_id):
+            if number >= end:
+                break
+            if value is not None:
+                return decoded(number, value).seen.time_ns < time_ns, number
+        return False, end
+
+    low, high = ring.lowest, ring.next_id
+    if low < high and not (await is_before(low, high))[0]:
+        low, high = 0, ring.lowest  # older than the ring
+    while low < high:
+        middle = (low + high) // 2
+        early, number = await is_before(middle, high)
+        if early:
+            low = number + 1
+        else:
+            high = middle
+    # (Before it may be ids that are nowhere: it begins with one that exists.)
+    return (await _read(source, ring, low, 1)).first_id if low < ring.next_id else low

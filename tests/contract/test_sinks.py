@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
 import asyncpg
 import duckdb
+import pyarrow.parquet
 import pytest
+import zstandard
+from moto.server import ThreadedMotoServer
 from muster_bus.log import Record
-from muster_event_publisher.errors import SinkError, SinkUnavailable, SinkUnfit
+from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailable, SinkUnfit
 from muster_event_publisher.events import EventBatch, batch_of
+from muster_event_publisher.history.files import FileSink, Form
+from muster_event_publisher.history.jsonl import JsonlForm
 from muster_event_publisher.history.memory import MemorySink, MemoryTarget
-from muster_event_publisher.history.parquet import ParquetSink
+from muster_event_publisher.history.parquet import ParquetForm
+from muster_event_publisher.history.places import LocalPlace, place_of
 from muster_event_publisher.history.postgres import PostgresSink
 from muster_event_publisher.history.sink import LastEvent, Progress, Sink
+from pyarrow.fs import S3FileSystem
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, event, record
 
@@ -45,17 +54,67 @@ class MemoryBench:
         return sorted((instance, event_id) for instance, _, event_id in self._target.events)
 
 
-class ParquetBench:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+class FilesBench:
+    """Files in a folder, read with duckdb."""
 
-    def sink(self) -> Sink:
-        return ParquetSink(self.folder)
+    def __init__(self, folder: Path, form: Form, source: str) -> None:
+        self.folder, self._form = folder, form
+        self.source = source.format(f"{folder}/**/*{form.suffix}")
+
+    def sink(self) -> FileSink:
+        return FileSink("files", LocalPlace(self.folder), self._form)
+
+    def files(self) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob(f"*{self._form.suffix}"))
 
     async def ids(self) -> Ids:
-        if not list(self.folder.glob("*.parquet")):
+        if not self.files():
             return []
-        return duckdb.sql(f"select instance, id from read_parquet('{self.folder}/*.parquet') order by all").fetchall()
+        return duckdb.sql(f"select instance, id from {self.source} order by all").fetchall()
+
+
+def parquet_bench(folder: Path) -> FilesBench:
+    return FilesBench(folder, ParquetForm(), "read_parquet('{}')")
+
+
+def jsonl_bench(folder: Path, *, compress: bool = True) -> FilesBench:
+    # duckdb takes texts that look like UUIDs for such.
+    source = "(select * replace (instance::varchar as instance) from read_json('{}'))"
+    return FilesBench(folder, JsonlForm(compress), source)
+
+
+class S3Bench:
+    """Objects in a store that speaks S3 over HTTP."""
+
+    def __init__(self, location: str, form: Form) -> None:
+        self.location, self._form = location, form
+        self.place = place_of(location)
+
+    def sink(self) -> FileSink:
+        return FileSink("files", place_of(self.location), self._form)
+
+    async def ids(self) -> Ids:
+        return await asyncio.to_thread(self._ids)
+
+    def files(self) -> list[str]:
+        return [
+            f"{folder}/{partition}/{name}"
+            for folder in self.place.folders("")
+            for partition in self.place.folders(folder)
+            for name in self.place.names(f"{folder}/{partition}")
+        ]
+
+    def _ids(self) -> Ids:
+        found: Ids = []
+        for path in self.files():
+            if path.endswith(".parquet"):
+                with self.place.open(path) as file:
+                    table = pyarrow.parquet.read_table(file, columns=["instance", "id"])
+                found += zip(table["instance"].to_pylist(), table["id"].to_pylist(), strict=True)
+            elif path.endswith(".jsonl.zst"):
+                lines = zstandard.ZstdDecompressor().decompressobj().decompress(self.place.get(path)).splitlines()
+                found += [(line["instance"], line["id"]) for line in map(json.loads, lines)]
+        return sorted(found)
 
 
 class PostgresBench:
@@ -84,12 +143,46 @@ async def postgres(postgres_dsn: str) -> AsyncIterator[PostgresBench]:
     await bench.query("drop schema if exists {schema} cascade")
 
 
-@pytest.fixture(params=["memory", "parquet", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """A store that speaks S3, on loopback, with one bucket."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        store = S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", allow_bucket_creation=True)
+        store.create_dir("bucket")
+        yield endpoint
+    server.stop()
+
+
+@pytest.fixture
+def s3_location(s3_endpoint: str) -> str:
+    return f"s3://bucket/{uuid4().hex}/history?endpoint={s3_endpoint}&region=us-east-1"
+
+
+PARAMS = [
+    "memory", "parquet", "parquet-s3", "jsonl", "jsonl-plain", "jsonl-s3",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+]  # fmt: skip
+
+
+@pytest.fixture(params=PARAMS)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    folder = tmp_path / "history"
     if request.param == "memory":
         return MemoryBench()
+    if request.param.endswith("-s3"):
+        location = request.getfixturevalue("s3_location")
+        return S3Bench(location, ParquetForm() if request.param == "parquet-s3" else JsonlForm())
     if request.param == "parquet":
-        return ParquetBench(tmp_path / "history")
+        return parquet_bench(folder)
+    if request.param.startswith("jsonl"):
+        return jsonl_bench(folder, compress=request.param == "jsonl")
     given: Bench = request.getfixturevalue("postgres")
     return given
 
@@ -183,6 +276,23 @@ async def test_rms_with_the_same_instance_are_apart(bench: Bench, opened: Opened
     assert await bench.ids() == sorted(pairs(range(5)) * 2)
 
 
+async def test_a_new_log_begins_anew_and_repeats_nothing(bench: Bench, opened: Opened) -> None:
+    sink = await opened()
+    await sink.write(batch([record(n, "rm", n) for n in range(10)], 0, 10))
+    await sink.new_log(0)
+    assert await sink.progress(0) is None
+    # It repeats some of the events, at other positions, and goes on with others.
+    await sink.write(batch([record(n, "rm", n + 5) for n in range(3)], 0, 3))
+    sink = await opened()
+    more = [record(n, "rm", n + 5) for n in range(3, 10)]
+    await sink.write(batch(more, 3, 10))
+    assert await sink.progress(0) == Progress(10, LastEvent(9, "rm", INSTANCE, 14))
+    sink = await opened()
+    assert await sink.progress(0) == Progress(10, LastEvent(9, "rm", INSTANCE, 14))
+    await sink.write(batch([record(10, "other", 0, instance="i")], 10, 11))
+    assert await bench.ids() == sorted([*pairs(range(15)), ("i", 0)])
+
+
 async def test_gaps_stay_gaps(bench: Bench, opened: Opened) -> None:
     sink = await opened()
     await sink.write(batch([record(n, "rm", n) for n in (0, 1, 5, 6)], 0, 7))
@@ -213,53 +323,139 @@ COLUMNS = (
 )
 
 
-async def test_parquet_rows(tmp_path: Path) -> None:
-    bench = ParquetBench(tmp_path)
+async def written(bench: FilesBench | S3Bench, *batches: EventBatch) -> None:
+    """By a sink of its own, as after a restart."""
     sink = bench.sink()
     await sink.start()
-    await sink.write(batch([record(3, "rm", 3, event(3, message="hello"))], 0, 4))
+    for one in batches:
+        await sink.write(one)
     await sink.close()
-    source = f"read_parquet('{tmp_path}/*.parquet')"
-    assert duckdb.sql(f"select {COLUMNS} from {source}").fetchall() == [ROW]
-    assert duckdb.sql(f"select resource['memory'], resource['vcore'] from {source}").fetchall() == [(2**33, 3)]
-    assert duckdb.sql(f"select typeof(resource), typeof(id) from {source}").fetchall() == [
-        ("MAP(VARCHAR, BIGINT)", "BIGINT")
-    ]
 
 
-async def test_parquet_files_appear_whole_and_leftovers_go(tmp_path: Path) -> None:
-    bench = ParquetBench(tmp_path)
+@pytest.mark.parametrize("make", [parquet_bench, jsonl_bench])
+async def test_rows_of_files(tmp_path: Path, make: Callable[[Path], FilesBench]) -> None:
+    bench = make(tmp_path)
+    await written(bench, batch([record(7, "rm", 3, event(3, message="hello"))], 0, 9, partition=2))
+    assert duckdb.sql(f'select {COLUMNS}, partition, "offset" from {bench.source}').fetchall() == [(*ROW, 2, 7)]
+    assert bench.files() == [f"000001/p2/{0:020d}-{9:020d}{bench.sink()._form.suffix}"]
+
+
+async def test_parquet_types(tmp_path: Path) -> None:
+    bench = parquet_bench(tmp_path)
+    await written(bench, batch([record(0, "rm", 3)], 0, 1))
+    found = duckdb.sql(
+        "select resource['memory'], resource['vcore'], typeof(resource), typeof(id), typeof(partition),"
+        f' typeof("offset") from {bench.source}'
+    ).fetchall()
+    assert found == [(2**33, 3, "MAP(VARCHAR, BIGINT)", "BIGINT", "INTEGER", "BIGINT")]
+
+
+async def test_jsonl_lines_are_whole_objects(tmp_path: Path) -> None:
+    bench = jsonl_bench(tmp_path, compress=False)
+    await written(bench, batch([record(0, "rm", 3, event(3, message="a\nb\u2028c"))], 0, 1))
+    lines = (tmp_path / bench.files()[0]).read_bytes().splitlines()
+    assert [json.loads(line)["message"] for line in lines] == ["a\nb\u2028c"]
+    assert json.loads(lines[0])["resource"] == {"memory": 2**33, "vcore": 3}
+
+
+async def test_files_appear_whole_and_leftovers_go(tmp_path: Path) -> None:
+    bench = parquet_bench(tmp_path)
+    await written(bench, batch([record(n, "rm", n) for n in range(5)], 0, 5))
+    (tmp_path / f"000001/p0/.{5:020d}-{9:020d}.parquet.writing").write_bytes(b"half a fi")
+    await written(bench)
+    names = await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.rglob("*")))
+    assert names == sorted([".lock", "000001", f"{0:020d}-{5:020d}.parquet", "p0"])
+
+
+def spread(start: int, end: int) -> EventBatch:
+    """Events whose ids are their offsets."""
+    return batch([record(n, "rm", n) for n in range(start, end)], start, end)
+
+
+# What two publishers on one prefix can leave, as (start, end) in the order of writing.
+OVERLAPS = [
+    [(0, 10), (0, 6)],
+    [(0, 6), (0, 10), (6, 10)],
+    [(0, 10), (5, 20), (20, 30)],
+    [(0, 10), (5, 20), (6, 30), (10, 20)],
+    [(0, 4), (0, 30), (3, 9), (29, 31)],
+]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "s3"])
+@pytest.mark.parametrize("parts", OVERLAPS)
+async def test_overlaps_are_mended_at_the_next_start(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, parts: list[tuple[int, int]]
+) -> None:
+    bench: FilesBench | S3Bench
+    if kind == "s3":
+        bench = S3Bench(request.getfixturevalue("s3_location"), ParquetForm())
+    else:
+        bench = {"parquet": parquet_bench, "jsonl": jsonl_bench}[kind](tmp_path)
+    form = bench.sink()._form
+    place = place_of(bench.location) if isinstance(bench, S3Bench) else LocalPlace(tmp_path)
+    for start, end in parts:
+        runs = spread(start, end).runs
+        last = LastEvent(end - 1, "rm", INSTANCE, end - 1)
+        content = form.encode(0, runs, last, {("rm", INSTANCE): end - 1})
+        await asyncio.to_thread(place.put, f"000001/p0/{start:020d}-{end:020d}{form.suffix}", content)
+    for _ in range(2):
+        sink = bench.sink()
+        await sink.start()
+        end = max(end for _, end in parts)
+        assert await sink.progress(0) == Progress(end, LastEvent(end - 1, "rm", INSTANCE, end - 1))
+        await sink.close()
+        assert await bench.ids() == pairs(range(end))
+        names = [path.rpartition("/")[2] for path in bench.files()]
+        spans = [(int(name[:20]), int(name[21:41])) for name in names]
+        assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]]
+
+
+async def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    bench = parquet_bench(tmp_path)
+    await written(bench, spread(0, 5))
+    name = bench.files()[0]
+    (tmp_path / name).write_bytes(b"PAR1 of another program")
     sink = bench.sink()
     await sink.start()
-    await sink.write(batch([record(n, "rm", n) for n in range(5)], 0, 5))
+    with pytest.raises(SinkUnfit, match=name):
+        await sink.progress(0)
     await sink.close()
-    (tmp_path / ".rm~x~p0~1-2.parquet.writing").write_bytes(b"half a fi")
+
+
+async def test_files_of_the_earlier_layout_are_taken_over(tmp_path: Path) -> None:
+    """Flat, named by ids, without positions; with the progress in a file of its own."""
+    old = sorted((Path(__file__).parent / "history_by_ids").iterdir())
+    assert len(old) == 4
+    for path in old:
+        (tmp_path / path.name.removeprefix("dot")).write_bytes(path.read_bytes())
+    bench = parquet_bench(tmp_path)
+    # A crash in the middle of it: one is written already, and still there in the old place.
     sink = bench.sink()
     await sink.start()
     await sink.close()
-    names = await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.iterdir()))
-    assert [name for name in names if name.endswith(".parquet")] == [f"rm~{INSTANCE}~p0~{0:020d}-{4:020d}.parquet"]
-    assert not [name for name in names if "writing" in name]
-
-
-async def test_parquet_crash_between_files_and_progress(tmp_path: Path) -> None:
-    bench = ParquetBench(tmp_path)
-    records = [record(n, "rm", n) for n in range(10)]
-    sink = bench.sink()
-    await sink.start()
-    await sink.write(batch(records, 0, 10))
-    await sink.close()
-    (tmp_path / ".progress-p0.json").write_text('{"end": 3, "offse')  # as good as none
+    shutil.copy(old[1], tmp_path / old[1].name)
+    # The log is exported from its start, and repeats what is there.
     sink = bench.sink()
     await sink.start()
     assert await sink.progress(0) is None
-    await sink.write(batch([*records, record(10, "rm", 10)], 0, 11))
+    assert await bench.ids() == [("i", n) for n in range(5)] + [("j", n) for n in range(3)]
+    records = [record(n, "a", n, instance="i") for n in range(8)] + [record(8, "b", 2, instance="j")]
+    await sink.write(batch(records, 0, 9))
     await sink.close()
-    assert await bench.ids() == pairs(range(11))
+    assert await bench.ids() == [("i", n) for n in range(8)] + [("j", n) for n in range(3)]
+    found = duckdb.sql(
+        f'select count(*), count(distinct (rm, instance, id)), count("offset"), min(partition) from {bench.source}'
+    )
+    assert found.fetchall() == [(11, 11, 3, 0)]
+    assert await asyncio.to_thread(lambda: sorted(path.name for path in tmp_path.iterdir())) == [
+        ".lock", "000000", "000001"
+    ]  # fmt: skip
 
 
-async def test_parquet_folder_has_one_writer(tmp_path: Path) -> None:
-    first, second = ParquetSink(tmp_path), ParquetSink(tmp_path)
+async def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    bench = parquet_bench(tmp_path)
+    first, second = bench.sink(), bench.sink()
     await first.start()
     with pytest.raises(SinkUnavailable, match="another publisher"):
         await second.start()
@@ -268,11 +464,30 @@ async def test_parquet_folder_has_one_writer(tmp_path: Path) -> None:
     await second.close()
 
 
-async def test_parquet_folder_that_cannot_be_written(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    sink = ParquetSink(tmp_path / "file")
+    sink = parquet_bench(tmp_path / "file").sink()
     with pytest.raises(SinkUnavailable, match="file"):
         await sink.start()
+    await sink.close()
+
+
+@pytest.mark.parametrize("where", ["no-such-bucket", "nobody-listens", "wrong-key"])
+async def test_s3_that_does_not_answer_and_no_secret_in_errors(s3_endpoint: str, where: str) -> None:
+    endpoint = "http://127.0.0.1:9" if where == "nobody-listens" else s3_endpoint
+    bucket = "absent" if where == "no-such-bucket" else "bucket"
+    place = place_of(
+        f"s3://{bucket}/p?endpoint={endpoint}&region=us-east-1", SecretStr("some-id"), SecretStr("s3cret-key")
+    )
+    sink = FileSink("files", place, ParquetForm())
+    if where == "wrong-key":  # the store does not look at keys
+        await sink.start()
+    else:
+        with pytest.raises(SinkUnavailable, match=f"s3://{bucket}/p") as raised:  # noqa: PT012
+            await sink.start()
+            await sink.write(spread(0, 1))
+        assert "s3cret" not in f"{raised.value}{raised.value!r}{raised.value.__cause__}"
+    assert "s3cret" not in f"{place!r}{place.shown}"
     await sink.close()
 
 
@@ -295,7 +510,7 @@ async def test_postgres_keeps_what_was_stored_of_a_batch_that_failed(postgres: P
     # Pieces of seven: the second one meets a table that refuses it.
     await postgres.query("alter table {schema}.events add constraint stop check (id <> 10)")
     records = [record(n, "rm", n) for n in range(20)]
-    with pytest.raises(SinkUnavailable, match="stop"):
+    with pytest.raises(SinkRefused, match="stop"):
         await sink.write(batch(records, 0, 20))
     progress = await sink.progress(0)
     assert progress == Progress(7, LastEvent(6, "rm", INSTANCE, 6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -16,20 +17,25 @@ from starlette.routing import BaseRoute
 
 from muster_event_publisher import metrics
 from muster_event_publisher.feed import PartitionFeed
-from muster_event_publisher.history.exporter import Exporter, FlushPolicy, Retry
-from muster_event_publisher.history.sink import Sink
+from muster_event_publisher.grpc_events import EventsDoor, EventsService
+from muster_event_publisher.history.dead_letters import DeadLetters
+from muster_event_publisher.history.exporter import Exporter, Retry
+from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of
 from muster_event_publisher.log_search import LogSearch
+from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.rest import EventsRest
 from muster_event_publisher.ring import Rings
+from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStreams, StreamLimits
+from muster_event_publisher.watch import EventHub, WatchLimits
 
 log = structlog.get_logger(__name__)
 
-SinkPlan = tuple[Sink, FlushPolicy]
 # Time that open answers have at stop; event streams are told before, and end at once.
 _HTTP_STOP_S = 5.0
+_HEALTH_INTERVAL_S = 1.0
 
 
 class _Closable(Protocol):
@@ -59,23 +65,49 @@ class PublisherService:
     ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock = log, topics, clock
-        self.rings = Rings(settings.ring_capacity)
+        self.rm_settings = RmSettings(log, topics, settings, self._settings_changed)
+        self.rings = Rings(self.rm_settings.ring_capacity)
         partitions = range(topics.partitions)
-        self._feeds = [PartitionFeed(p, log, topics.events, self.rings, settings) for p in partitions]
+        self.requests = RequestStores(settings.request_store_capacity)
+        self._feeds = [
+            PartitionFeed(
+                p, log, topics.events, self.rings, settings, self.requests.take, partial(self.rm_settings.registered, p)
+            )
+            for p in partitions
+        ]
         self._searches = [LogSearch(log, topics.events, p, settings.log_search_records_max) for p in partitions]
         limits = StreamLimits(
             settings.max_streams, settings.max_streams_per_host, settings.stream_lag_records_max,
             settings.stream_stall_s, settings.keepalive_s,
         )  # fmt: skip
-        self._streams = EventStreams(limits, clock)
-        source = EventSource(self.rings, self._searches if settings.serve_from_log else [], topics)
+        self._streams = EventStreams(limits, clock, self._room_of)
+        old = settings.serve_from_log
+        self._readers = readers_of(settings, topics, clock) if old else []
+        source = EventSource(self.rings, self._searches if old else [], topics, self._readers, self.rm_settings)
         self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes)
         self.asgi = self._rest.app
-        plans = sinks if sinks is not None else sinks_of(settings, topics)
-        retry = Retry(settings.retry_min_s, settings.retry_max_s)
+        watch_limits = WatchLimits(
+            settings.max_streams, settings.max_streams_per_host, settings.stream_lag_records_max,
+            settings.stream_stall_s, settings.keepalive_s, settings.request_push_interval_s,
+        )  # fmt: skip
+        self._hub = EventHub(
+            source,
+            self.requests,
+            watch_limits,
+            clock,
+            tracking_enabled=settings.tracking_enabled,
+            count_max=settings.rest_response_size,
+        )
+        self.events_service = EventsService(self._hub, settings.trusted_proxies)
+        self._door: EventsDoor | None = None
+        plans = sinks if sinks is not None else sinks_of(settings, topics, clock)
+        retry = Retry(
+            settings.retry_min_s, settings.retry_max_s, settings.refusals_max, settings.dead_letters_in_a_row_max
+        )
+        self._dead_letters = DeadLetters(log, topics)
         self._sinks = [sink for sink, _ in plans]
         self._exporters = [
-            Exporter(sink, feed, log, topics.events, policy, retry, clock)
+            Exporter(sink, feed, log, topics.events, policy, retry, clock, self._dead_letters)
             for sink, policy in plans
             for feed in self._feeds
         ]
@@ -90,6 +122,16 @@ class PublisherService:
         return self._server.port if self._server is not None else None
 
     @property
+    def grpc_port(self) -> int | None:
+        """The port that muster.v1.Events listens on; None when it does not."""
+        return self._door.port if self._door is not None else None
+
+    @property
+    def open_watches(self) -> int:
+        """How many calls of muster.v1.Events/Watch are open."""
+        return len(self._hub)
+
+    @property
     def open_streams(self) -> int:
         """How many event streams are open."""
         return len(self._streams)
@@ -97,14 +139,22 @@ class PublisherService:
     async def start(self) -> None:
         """Fills the rings and begins; REST answers when this returns. Raises what the log raises, and OSError."""
         self._life.begin()
-        # 1. rings first: who asks at once gets the history
+        # 1. rings first, as large as each RM wants its own: who asks at once gets the history
+        await self.rm_settings.start()
         await asyncio.gather(*(feed.start() for feed in self._feeds))
         # 2. then what follows the log
         self._follow_tasks = [self._life.watch(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
         self._export_tasks = [self._life.watch(exporter.run(), "export") for exporter in self._exporters]
+        for feed in self._feeds:
+            self._life.watch(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
         self._life.watch(self._streams.watch(), "streams")
+        self._life.watch(self._hub.look_after(), "watches")
         self._life.watch(self._measure(), "measure")
-        # 3. then the door
+        # 3. then the doors
+        if self.settings.grpc_address:
+            self._door = EventsDoor(self.events_service, self.settings.grpc_address, self.healthy)
+            await self._door.start()
+            self._life.watch(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
         if self.settings.http_address:
             self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S)
             self._life.watch(self._server.serve(), "http")
@@ -132,7 +182,10 @@ class PublisherService:
             log.warning("stopped with an error", error=str(error))
         # 2. the door closes last, so that streams could take the last events
         self._streams.stopping = True
+        self._hub.stop()
         self.rings.wake_all()
+        if self._door is not None:
+            await self._door.stop()
         if self._server is not None:
             await self._server.stop()
         await self._close()
@@ -144,6 +197,8 @@ class PublisherService:
         self._streams.stopping = True
         if self._server is not None:
             self._server.kill()
+        if self._door is not None:
+            await self._door.kill()
         await self._close()
 
     async def healthy(self) -> bool:
@@ -154,6 +209,7 @@ class PublisherService:
         """What does not work now, one sentence each."""
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         problems += [f"partition {feed.partition} is not followed" for feed in self._feeds if not feed.healthy]
+        problems += self.rm_settings.problems
         problems += sorted({exporter.problem for exporter in self._exporters if exporter.problem})
         return problems
 
@@ -164,12 +220,22 @@ class PublisherService:
 
     async def _close(self) -> None:
         await self._life.cancel_tasks()
-        parts: list[_Closable] = [*self._exporters, *self._feeds, *self._searches, *self._sinks]
+        parts: list[_Closable] = [
+            *self._exporters, *self._feeds, *self._searches, *self._readers, *self._sinks,
+            self._dead_letters, self.rm_settings,
+        ]  # fmt: skip
         for part in parts:
             try:
                 await part.close()
             except Exception as error:
                 log.warning("could not close", part=type(part).__name__, error=str(error))
+
+    def _settings_changed(self, rm_id: str) -> None:
+        self.rings.resize(rm_id)
+
+    def _room_of(self, rm_id: str) -> tuple[int, int]:
+        settings = self.rm_settings.of(rm_id)
+        return settings.max_streams, settings.max_streams_per_host
 
     async def _measure(self) -> None:
         """The lag figures, now and then: asking for the end costs a round trip."""
@@ -177,26 +243,5 @@ class PublisherService:
             await asyncio.sleep(5.0)
             for feed in self._feeds:
                 metrics.FOLLOW_LAG.labels(str(feed.partition)).set(await feed.lag())
-
-
-def sinks_of(settings: PublisherSettings, topics: Topics) -> list[SinkPlan]:
-    """The sinks that the settings ask for. Their libraries are imported only then."""
-    plans: list[SinkPlan] = []
-    if settings.parquet_dir is not None:
-        from muster_event_publisher.history.parquet import ParquetSink
-
-        policy = FlushPolicy(settings.parquet_roll_records, settings.parquet_roll_bytes, settings.parquet_roll_s)
-        plans.append((ParquetSink(settings.parquet_dir), policy))
-    if settings.postgres_dsn is not None:
-        from muster_event_publisher.history.postgres import PostgresSink
-
-        sink = PostgresSink(
-            settings.postgres_dsn,
-            topics.events,
-            schema=settings.postgres_schema,
-            transaction_records=settings.postgres_transaction_records,
-            timeout_s=settings.postgres_timeout_s,
-        )
-        # Bytes are bounded by records here: a write goes on at most a second later anyway.
-        plans.append((sink, FlushPolicy(settings.postgres_flush_records, 64 << 20, settings.postgres_flush_s)))
-    return plans
+            for ring in self.rings.all():
+                metrics.RING_BYTES.labels(ring.rm_id).set(ring.size_bytes)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 from muster_bus.clock import Clock
@@ -11,29 +14,33 @@ from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import SinkError
+from muster_event_publisher.codec import decode
+from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailable
 from muster_event_publisher.events import EventBatch, EventRun, batch_of
 from muster_event_publisher.feed import PartitionFeed
-from muster_event_publisher.history.sink import Progress, Sink
+from muster_event_publisher.history.dead_letters import DeadLetters
+from muster_event_publisher.history.pieces import pieces
+from muster_event_publisher.history.sink import FlushPolicy, Progress, Sink
+
+__all__ = ["Exporter", "FlushPolicy", "Retry"]
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class FlushPolicy:
-    """When what waits is written: whatever comes first. The reason for waiting at all is larger, fewer writes."""
-
-    records: int
-    size_bytes: int
-    wait_s: float
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Waits between attempts: doubled from ``min_s`` to ``max_s``."""
+    """Waits between attempts: doubled from ``min_s`` to ``max_s``.
+
+    :param refusals: so often a batch may be refused before its events are tried apart.
+    :param dead_letters_in_a_row: after so many with no event stored in between, it is the store that is wrong, not the
+        events: nothing more is given up until it takes one.
+    """
 
     min_s: float
     max_s: float
+    refusals: int = 5
+    dead_letters_in_a_row: int = 100
 
 
 class Exporter:
@@ -44,17 +51,32 @@ class Exporter:
     """
 
     def __init__(
-        self, sink: Sink, feed: PartitionFeed, bus: Log, topic: str, policy: FlushPolicy, retry: Retry, clock: Clock
+        self,
+        sink: Sink,
+        feed: PartitionFeed,
+        bus: Log,
+        topic: str,
+        policy: FlushPolicy,
+        retry: Retry,
+        clock: Clock,
+        dead_letters: DeadLetters,
     ) -> None:
         self.problem: str | None = None
         self._sink, self._feed, self._bus, self._topic = sink, feed, bus, topic
+        self._dead_letters = dead_letters
         self._policy, self._retry, self._clock = policy, retry, clock
         self._reader: LogReader | None = None
         self._runs: list[EventRun] = []
         self._records = self._bytes = 0
         self._start = self._position = 0
         self._waiting_since = 0.0
+        self._caught_up_at = clock.monotonic()
+        self._given_up = self._given_up_in_a_row = 0
         self._finishing = False
+        labels = (sink.name, str(feed.partition))
+        self._gauges = (metrics.EXPORT_LAG.labels(*labels), metrics.EXPORT_LAG_SECONDS.labels(*labels))
+        self._gauges[0].set_function(lambda: self.lag)
+        self._gauges[1].set_function(lambda: self.lag_s)
 
     async def run(self) -> None:
         """Until :meth:`finish` was called and everything that the feed has is durable."""
@@ -77,6 +99,8 @@ class Exporter:
         self._feed.changed.notify()
 
     async def close(self) -> None:
+        for gauge in self._gauges:
+            gauge.set_function(lambda: 0.0)
         if self._reader is not None:
             await self._reader.close()
 
@@ -84,6 +108,13 @@ class Exporter:
     def lag(self) -> int:
         """Offsets that the follower has and the sink has not."""
         return max(self._feed.tail_end - (self._start if self._records else self._position), 0)
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest event that is not durable; where that is not known, time since there was none."""
+        if self._runs:
+            return max(self._clock.now_ns() - decode(self._runs[0].values[0]).timestampNano, 0) / 1e9
+        return self._clock.monotonic() - self._caught_up_at if self.lag else 0.0
 
     def _due(self) -> bool:
         policy = self._policy
@@ -97,8 +128,7 @@ class Exporter:
         pause_s = self._retry.min_s
         while True:
             try:
-                await self._sink.start()
-                progress = await self._sink.progress(self._feed.partition)
+                progress = await self._started_at(self._feed.partition)
                 self._reader = await self._bus.reader(self._topic, self._feed.partition)
                 self._position = self._start = await self._resume_at(progress)
                 self.problem = None
@@ -127,6 +157,7 @@ class Exporter:
                 return min(progress.end, end)
         # Its events are recognised one by one (instance and id), so starting over does no harm.
         log.warning("the log is not the one that was exported before; exporting it from its start", **story)
+        await self._own(self._sink.new_log(self._feed.partition))
         return first
 
     async def _next(self) -> None:
@@ -139,6 +170,8 @@ class Exporter:
                 return
             self.problem = None
         if batch.end == self._position:
+            if not self._records:
+                self._caught_up_at = self._clock.monotonic()
             await self._feed.changed.wait(self._wait_s())
             return
         if batch.runs and not self._records:
@@ -149,7 +182,6 @@ class Exporter:
         self._bytes += batch.size_bytes
         if not self._records:
             self._start = self._position
-        metrics.EXPORT_LAG.labels(self._sink.name, str(self._feed.partition)).set(self.lag)
 
     def _wait_s(self) -> float | None:
         if not self._records:
@@ -177,31 +209,90 @@ class Exporter:
 
     async def _flush(self) -> None:
         """Makes what waits durable; comes back only when it is."""
-        batch = EventBatch(self._feed.partition, self._start, self._position, self._runs)
-        pause_s = self._retry.min_s
-        while batch.runs:
-            try:
-                began = self._clock.monotonic()
-                await self._sink.write(batch)
-                metrics.EXPORT_SECONDS.labels(self._sink.name).observe(self._clock.monotonic() - began)
-                break
-            except SinkError as error:
-                pause_s = await self._pause(error, pause_s)
-                batch = await self._rest_of(batch)
-        metrics.EXPORTED.labels(self._sink.name).inc(self._records)
+        self._given_up = 0
+        await self._store(
+            EventBatch(self._feed.partition, self._start, self._position, self._runs), self._retry.refusals
+        )
+        metrics.EXPORTED.labels(self._sink.name).inc(self._records - self._given_up)
         self.problem = None
         self._runs, self._records, self._bytes, self._start = [], 0, 0, self._position
-        metrics.EXPORT_LAG.labels(self._sink.name, str(self._feed.partition)).set(self.lag)
+
+    async def _store(self, batch: EventBatch, refusals: int) -> None:
+        """Makes a batch durable, but for events that the sink refuses: those go to the dead letters.
+
+        :param refusals: so often it may be refused as a whole.
+        """
+        pause_s, refused = self._retry.min_s, 0
+        while batch.runs:
+            try:
+                # 1. all of it
+                began = self._clock.monotonic()
+                await self._written(batch)
+                metrics.EXPORT_SECONDS.labels(self._sink.name).observe(self._clock.monotonic() - began)
+                self._given_up_in_a_row = 0
+                return
+            except SinkRefused as error:
+                refused += 1
+                if refused >= refusals and batch.records > 1:
+                    # 2. by halves, each in its turn: the order of positions is kept
+                    for half in pieces(batch, (batch.records + 1) // 2):
+                        await self._store(half, 1)
+                    return
+                if refused >= refusals and self._given_up_in_a_row < self._retry.dead_letters_in_a_row:
+                    # 3. down to the one that it is about
+                    await self._give_up(batch.runs[0], error)
+                    return
+                if refused >= refusals:
+                    error = SinkRefused(
+                        self._sink.name,
+                        f"it took none of the last {self._given_up_in_a_row} events, so no more are given up: "
+                        f"{error.reason}",
+                    )
+                pause_s = await self._pause(error, pause_s)
+            except SinkError as error:
+                pause_s = await self._pause(error, pause_s)
+            batch = await self._rest_of(batch)
+
+    async def _give_up(self, run: EventRun, error: SinkRefused) -> None:
+        pause_s = self._retry.min_s
+        while True:
+            try:
+                await self._dead_letters.put(run, self._sink.name, error.reason)
+                self._given_up += 1
+                self._given_up_in_a_row += 1
+                return
+            except LogUnavailable as unavailable:
+                pause_s = await self._pause(unavailable, pause_s)
 
     async def _rest_of(self, batch: EventBatch) -> EventBatch:
         """The part of a failed batch that is not durable: a sink may have stored the first pieces."""
         try:
-            await self._sink.start()
-            progress = await self._sink.progress(batch.partition)
+            progress = await self._started_at(batch.partition)
         except SinkError as error:
             self.problem = str(error)
             return batch
         return batch.since(progress.end) if progress is not None and progress.end <= batch.end else batch
+
+    async def _started_at(self, partition: int) -> Progress | None:
+        await self._own(self._sink.start())
+        return await self._own(self._sink.progress(partition))
+
+    async def _own(self, call: Awaitable[T]) -> T:
+        """What a sink answers; what it should not raise becomes something that is tried again."""
+        try:
+            return await call
+        except SinkError:
+            raise
+        except Exception as error:
+            raise SinkUnavailable(self._sink.name, _defect(error)) from error
+
+    async def _written(self, batch: EventBatch) -> None:
+        try:
+            await self._sink.write(batch)
+        except SinkError:
+            raise
+        except Exception as error:
+            raise SinkRefused(self._sink.name, _defect(error)) from error
 
     async def _pause(self, error: Exception, pause_s: float) -> float:
         """Waits before the next attempt; returns the wait after that."""
@@ -209,4 +300,11 @@ class Exporter:
         metrics.EXPORT_ERRORS.labels(self._sink.name).inc()
         log.warning("export waits", sink=self._sink.name, partition=self._feed.partition, error=str(error), s=pause_s)
         await asyncio.sleep(pause_s)
+        metrics.EXPORT_RETRIES.labels(self._sink.name).inc()
         return min(pause_s * 2, self._retry.max_s)
+
+
+def _defect(error: Exception) -> str:
+    """Where a sink raised what it should not. Not the error's text: it may hold what a store's address holds."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"

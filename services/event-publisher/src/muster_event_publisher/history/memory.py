@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from muster_event_publisher.errors import SinkUnavailable
+from muster_event_publisher.errors import SinkRefused, SinkUnavailable
 from muster_event_publisher.events import EventBatch
 from muster_event_publisher.history.sink import Progress, last_event
 
@@ -21,6 +22,8 @@ class MemorySink:
     """See :class:`muster_event_publisher.history.sink.Sink`.
 
     :param target: what an earlier sink left behind; a new one otherwise.
+    :ivar down: it cannot be reached.
+    :ivar refuse: what it refuses for ever, by RM and event id.
     """
 
     name = "memory"
@@ -28,6 +31,7 @@ class MemorySink:
     def __init__(self, target: MemoryTarget | None = None) -> None:
         self.target = target if target is not None else MemoryTarget()
         self.down = False
+        self.refuse: Callable[[str, int], bool] = lambda rm_id, event_id: False
 
     async def start(self) -> None:
         self._check()
@@ -36,8 +40,14 @@ class MemorySink:
         self._check()
         return self.target.progress.get(partition)
 
+    async def new_log(self, partition: int) -> None:
+        self._check()
+        self.target.progress.pop(partition, None)
+
     async def write(self, batch: EventBatch) -> None:
         self._check()
+        if any(self.refuse(run.rm_id, n) for run in batch.runs for n in range(run.first_id, run.last_id + 1)):
+            raise SinkRefused(self.name, "there is an event that it does not like")
         for run in batch.runs:
             for index, value in enumerate(run.values):
                 self.target.events.setdefault((run.instance, run.rm_id, run.first_id + index), value)

@@ -1,163 +1,170 @@
-"""History as Parquet files in one folder, readable with anything: ``select * from read_parquet('DIR/*.parquet')``.
+"""History as Parquet files, readable with anything: ``select * from read_parquet('DIR/**/*.parquet')``.
 
-A write makes one file per RM in it, named by RM, instance, partition and its first and last event id. A file appears
-whole (written beside, fsync, rename); after the last one the partition's progress file is replaced in the same way. A
-crash in between leaves files ahead of the progress; their events come again and are recognised by the ids in the names.
-
-The work is done in one thread, a few hundred events at a time with a pause in between: with the whole of Muster in one
-process, the event loop gets the interpreter back within about a millisecond.
+The layout is that of ``files.py``. A file's footer holds, under the key ``muster``, which runs of ids are in it, its
+last event, and the highest id of each RM until then: enough to resume, and to find an id without reading rows.
 """
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
-import json
-import os
-import re
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
-from pathlib import Path
-from typing import IO, Any, TypeVar
-from urllib.parse import quote
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 
-from muster_event_publisher.errors import SinkUnavailable
-from muster_event_publisher.events import EventBatch, EventRun
+from muster_event_publisher.events import EventRun
 from muster_event_publisher.history.columns import columns_of
-from muster_event_publisher.history.sink import LastEvent, Progress, last_event
+from muster_event_publisher.history.files import FileSink, KnownIds, Summary, Unreadable, folder_of
+from muster_event_publisher.history.places import Place
+from muster_event_publisher.history.registry import FileOptions, SinkContext, SinkPlan, options_as
+from muster_event_publisher.history.sink import LastEvent
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
+SUFFIX = ".parquet"
 # Events per slice of work; about a millisecond in which the interpreter is ours.
 _SLICE = 256
 # Pause after a slice: long enough for a waiting event loop to take over, short against the slice.
 _PAUSE_S = 0.0003
-_NAME = re.compile(
-    r"(?P<rm>[^~]*)~(?P<instance>[^~]*)~p(?P<partition>\d+)~(?P<first>\d{20})-(?P<last>\d{20})\.parquet"
-).fullmatch
-_WRITING = ".writing"
-_PART_LENGTH = 60
+# Small enough that a look-up by id reads a part of a large file.
+_ROW_GROUP = 16 * 1024
+_FOOTER = b"muster"
+_OLD_PROGRESS = (".progress-p", ".json")
 
 
-class ParquetSink:
-    """See :class:`muster_event_publisher.history.sink.Sink`.
+class Footer(NamedTuple):
+    """What a file says about itself.
 
-    Columns: rm, instance, id, timestamp_ns, type, type_number, change_type, change_type_number, change_detail,
-    change_detail_number, object_id, reference_id, message, resource (map of type name to int64).
+    :param runs: (rm, instance, first id, last id), in log order.
+    :param known: highest ids up to and with this file.
     """
 
-    name = "parquet"
+    last: LastEvent
+    runs: list[tuple[str, str, int, int]]
+    known: KnownIds
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="parquet")
-        self._lock_file: IO[bytes] | None = None
-        # Highest durable id of each RM and instance (as in the files' names): what came before is passed over.
-        self._last_ids: dict[tuple[str, str], int] = {}
 
-    async def start(self) -> None:
-        await self._in_thread(self._start)
+def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
+    """The factory of ``muster.event_sinks``."""
+    given = options_as(FileOptions, options, context)
+    return FileSink(context.name, given.place(), ParquetForm()), given.policy()
 
-    async def progress(self, partition: int) -> Progress | None:
-        return await self._in_thread(lambda: self._read_progress(partition))
 
-    async def write(self, batch: EventBatch) -> None:
-        await self._in_thread(lambda: self._write(batch))
+class ParquetForm:
+    """See :class:`muster_event_publisher.history.files.Form`.
 
-    async def close(self) -> None:
-        await asyncio.to_thread(self._thread.shutdown, wait=True)
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+    Columns: rm, instance, id, timestamp_ns, type, type_number, change_type, change_type_number, change_detail,
+    change_detail_number, object_id, reference_id, message, resource (map of type name to int64), partition, offset.
+    """
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except OSError as error:
-            raise SinkUnavailable(self.name, f"{self._folder}: {error.strerror or error}") from error
+    suffix = SUFFIX
 
-    # What follows runs in the thread.
+    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
+        spans = [(run.rm_id, run.instance, run.first_id, run.last_id) for run in runs]
+        return _encoded(_table(partition, runs), Footer(last, spans, known))
 
-    def _start(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if self._lock_file is None:
-            lock_file = (self._folder / ".lock").open("ab")
-            try:
-                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock_file.close()
-                raise SinkUnavailable(self.name, f"another publisher writes to {self._folder}") from error
-            self._lock_file = lock_file
-        for path in self._folder.glob(f".*{_WRITING}"):
-            path.unlink()
-        self._last_ids.clear()
-        for path in self._folder.iterdir():
-            if match := _NAME(path.name):
-                key = (match["rm"], match["instance"])
-                self._last_ids[key] = max(self._last_ids.get(key, -1), int(match["last"]))
+    def summary(self, place: Place, path: str) -> Summary:
+        footer = read_footer(place, path)
+        return Summary(footer.last, footer.known)
 
-    def _read_progress(self, partition: int) -> Progress | None:
-        try:
-            stored: dict[str, Any] = json.loads(self._progress_path(partition).read_bytes())
-            return Progress(
-                int(stored["end"]),
-                LastEvent(int(stored["offset"]), stored["rm"], stored["instance"], int(stored["id"])),
-            )
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):
-            # The names of the files still say what is there; only the way through the log is longer.
-            log.warning("progress file is unreadable; reading the log from its start", partition=partition)
-            return None
+    def known(self, place: Place, paths: list[str]) -> KnownIds:
+        return read_footer(place, paths[-1]).known if paths else {}
 
-    def _write(self, batch: EventBatch) -> None:
-        # 1. one file for each RM and instance
-        by_rm: dict[tuple[str, str], list[EventRun]] = {}
-        for run in batch.runs:
-            key = (run.rm_id, run.instance)
-            known = self._last_ids.get((_quoted(run.rm_id), _quoted(run.instance)), -1)
-            if run.last_id > known:
-                by_rm.setdefault(key, []).append(run.from_index(max(known + 1 - run.first_id, 0)))
-        for (rm_id, instance), runs in by_rm.items():
-            self._write_file(rm_id, instance, batch.partition, runs)
-            self._last_ids[_quoted(rm_id), _quoted(instance)] = runs[-1].last_id
-        # 2. the progress, after all of them
-        last = last_event(batch)
-        stored = {
-            "end": batch.end, "offset": last.offset, "rm": last.rm_id, "instance": last.instance, "id": last.event_id
-        }  # fmt: skip
-        self._replace(self._progress_path(batch.partition), lambda path: path.write_bytes(json.dumps(stored).encode()))
+    def cut(self, place: Place, path: str, start: int) -> Sequence[Any]:
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
 
-    def _write_file(self, rm_id: str, instance: str, partition: int, runs: list[EventRun]) -> None:
-        import pyarrow.parquet
+        with place.open(path) as file:
+            table = pq.read_table(file)
+        footer = read_footer(place, path)
+        rest = table.filter(pc.greater_equal(table["offset"], start))
+        return _encoded(rest, footer._replace(runs=_runs_in(rest)))
 
-        name = (
-            f"{_quoted(rm_id)}~{_quoted(instance)}~p{partition}~{runs[0].first_id:020d}-{runs[-1].last_id:020d}.parquet"
+    def upgrade(self, place: Place) -> None:
+        """Files of the layout by ids (DIR/rm~instance~p0~first-last.parquet) go to generation 0, in order."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        names = place.names("")
+        old = [name for name in names if name.endswith(SUFFIX) and name.count("~") == 3]
+        if not old:
+            return
+        log.info("moving history of an earlier layout", place=place.shown, files=len(old))
+        for name in old:
+            partition = int(name.split("~")[2][1:])
+            folder = folder_of(0, partition)
+            done = place.names(folder)
+            if name not in done:
+                with place.open(name) as file:
+                    table = pq.read_table(file)
+                count = table.num_rows
+                table = table.append_column("partition", pa.array([partition] * count, pa.int32()))
+                table = table.append_column("offset", pa.nulls(count, pa.int64())).cast(_schema())
+                runs = _runs_in(table)
+                known = self.known(place, [f"{folder}/{one}" for one in done])
+                for rm_id, instance, _, last_id in runs:
+                    known[rm_id, instance] = last_id
+                rm_id, instance, _, last_id = runs[-1]
+                footer = Footer(LastEvent(-1, rm_id, instance, last_id), runs, known)
+                place.put(f"{folder}/{name}", _encoded(table, footer))
+            place.remove(name)
+        for name in names:
+            if name.startswith(_OLD_PROGRESS[0]) and name.endswith(_OLD_PROGRESS[1]):
+                place.remove(name)
+
+
+def read_footer(place: Place, path: str) -> Footer:
+    """A file's footer. Raises OSError, Unreadable."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with place.open(path) as file:
+            stored = msgspec.json.decode((pq.read_metadata(file).metadata or {})[_FOOTER])
+        return Footer(
+            LastEvent(*stored["last"]),
+            [(rm_id, instance, first, last) for rm_id, instance, first, last in stored["runs"]],
+            {(rm_id, instance): last for rm_id, instance, last in stored["known"]},
         )
-        table = _table(rm_id, instance, runs)
-        self._replace(
-            self._folder / name,
-            lambda path: pyarrow.parquet.write_table(table, path, compression="zstd", row_group_size=128 * 1024),
-        )
-
-    def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
-        """The file is either not there (or as before), or whole and durable."""
-        beside = path.with_name(f".{path.name}{_WRITING}")
-        write(beside)
-        _sync(beside)
-        beside.replace(path)
-        _sync(self._folder)
-
-    def _progress_path(self, partition: int) -> Path:
-        return self._folder / f".progress-p{partition}.json"
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, OSError):
+            raise
+        raise Unreadable(f"{path} is no Parquet file of Muster: {error}") from error
 
 
-def _table(rm_id: str, instance: str, runs: list[EventRun]) -> Any:
+def _encoded(table: Any, footer: Footer) -> Sequence[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stored = {
+        "last": list(footer.last),
+        "runs": footer.runs,
+        "known": [(rm_id, instance, last) for (rm_id, instance), last in sorted(footer.known.items())],
+    }
+    table = table.replace_schema_metadata({_FOOTER: msgspec.json.encode(stored)})
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out, compression="zstd", row_group_size=_ROW_GROUP)
+    return [out.getvalue()]
+
+
+def _runs_in(table: Any) -> list[tuple[str, str, int, int]]:
+    rms, instances, ids = (table[name].to_pylist() for name in ("rm", "instance", "id"))
+    rows = list(zip(rms, instances, ids, strict=True))
+    starts = [0] + [
+        place
+        for place, (before, after) in enumerate(pairwise(rows), start=1)
+        if (before[0], before[1], before[2] + 1) != after
+    ]
+    return [
+        (*rows[start][:2], rows[start][2], rows[end - 1][2])
+        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True)
+        if end > start
+    ]
+
+
+def _table(partition: int, runs: list[EventRun]) -> Any:
     import pyarrow as pa
 
     schema = _schema()
@@ -171,8 +178,8 @@ def _table(rm_id: str, instance: str, runs: list[EventRun]) -> Any:
             batches.append(
                 pa.record_batch(
                     [
-                        pa.array([rm_id] * count, pa.string()),
-                        pa.array([instance] * count, pa.string()),
+                        pa.array([run.rm_id] * count, pa.string()),
+                        pa.array([run.instance] * count, pa.string()),
                         pa.array(ids, pa.int64()),
                         pa.array(columns.timestamp_ns, pa.int64()),
                         pa.array(columns.type_name, pa.string()),
@@ -185,6 +192,8 @@ def _table(rm_id: str, instance: str, runs: list[EventRun]) -> Any:
                         pa.array(columns.reference_id, pa.string()),
                         pa.array(columns.message, pa.string()),
                         pa.array(columns.resource, pa.map_(pa.string(), pa.int64())),
+                        pa.array([partition] * count, pa.int32()),
+                        pa.array(run.offsets[start : start + _SLICE], pa.int64()),
                     ],
                     schema=schema,
                 )
@@ -213,24 +222,7 @@ def _schema() -> Any:
             ("reference_id", text),
             ("message", text),
             ("resource", pa.map_(text, pa.int64())),
+            ("partition", number),
+            ("offset", pa.int64()),
         ]
     )
-
-
-def _quoted(text: str) -> str:
-    """Letters, digits, '_', '-' and '.' as they are; '~' separates the parts of a name, so it is escaped too.
-
-    What is too long for a file's name (255 bytes for all parts) is cut, and made unique by its hash.
-    """
-    quoted = quote(text, safe="").replace("~", "%7E")
-    if len(quoted) <= _PART_LENGTH:
-        return quoted
-    return f"{quoted[:_PART_LENGTH]}%%{sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

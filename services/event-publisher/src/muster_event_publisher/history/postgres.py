@@ -3,13 +3,17 @@
 The table ``events`` is partitioned by day, so that old days go by dropping a table. Its key is (instance, rm, id,
 timestamp_ns): a partitioned table's key must hold the partitioning column, and an event never changes its time. The
 progress is a row in the same database, changed in the same transaction as the events.
+
+Retention drops whole days. Events of a day that is over its time are passed over when they come late, so a dropped day
+does not come back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,12 +21,18 @@ from typing import Any
 import asyncpg
 import structlog
 from msgspec.json import encode
-from pydantic import SecretStr
+from muster_bus.clock import Clock, SystemClock
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher import metrics
+from muster_event_publisher.errors import SinkRefused, SinkUnavailable, SinkUnfit
 from muster_event_publisher.events import EventBatch, EventRun
 from muster_event_publisher.history.columns import columns_of
-from muster_event_publisher.history.sink import LastEvent, Progress
+from muster_event_publisher.history.pieces import pieces
+from muster_event_publisher.history.postgres_schema import MIGRATIONS
+from muster_event_publisher.history.registry import SinkContext, SinkPlan, options_as
+from muster_event_publisher.history.sink import FlushPolicy, LastEvent, Progress
+from muster_event_publisher.settings import plain_schema
 
 log = structlog.get_logger(__name__)
 
@@ -31,50 +41,61 @@ _DAY_NS = 24 * 60 * 60 * 1_000_000_000
 _MIGRATION_LOCK = 0x6D7573746572
 # Rows between two chances for the event loop; about a millisecond.
 _YIELD_EVERY = 250
+# Longest time for all migrations: an index on a large table takes minutes.
+_MIGRATION_S = 6 * 3600.0
+# How often it is looked whether a day is over its time, and how long a drop waits for readers before it is put off.
+_RETENTION_EVERY_S = 600.0
+_DROP_LOCK_TIMEOUT = "2s"
+# Classes of errors that are about what is written, not about the server: data, constraints, limits of a row.
+_REFUSED = ("22", "23", "54")
+# Characters of an id that are stored; the longest that fits into an index whatever they are.
+_LONG_ID = 600
 # Pause of the decoding thread: long enough for a waiting event loop to take over.
 _PAUSE_S = 0.0003
 
-# Each entry is one version, applied in one transaction; {schema} is a checked plain name. Never changed, only added to.
-_MIGRATIONS: tuple[str, ...] = (
-    """
-    create table {schema}.events (
-        instance text not null,
-        id bigint not null,
-        rm text not null,
-        timestamp_ns bigint not null,
-        type text not null,
-        type_number integer not null,
-        change_type text not null,
-        change_type_number integer not null,
-        change_detail text not null,
-        change_detail_number integer not null,
-        object_id text not null,
-        reference_id text not null,
-        message text not null,
-        resource jsonb not null,
-        primary key (instance, rm, id, timestamp_ns)
-    ) partition by range (timestamp_ns);
-    create index events_object on {schema}.events (object_id, timestamp_ns);
-    create index events_reference on {schema}.events (reference_id, timestamp_ns);
-    create table {schema}.export_progress (
-        source text not null,
-        partition integer not null,
-        end_position bigint not null,
-        last_offset bigint not null,
-        last_rm text not null,
-        last_instance text not null,
-        last_id bigint not null,
-        updated_at timestamptz not null default now(),
-        primary key (source, partition)
-    );
-    """,
-)
 _COLUMNS = (
     "instance", "id", "rm", "timestamp_ns", "type", "type_number", "change_type", "change_type_number",
-    "change_detail", "change_detail_number", "object_id", "reference_id", "message", "resource",
+    "change_detail", "change_detail_number", "object_id", "reference_id", "message", "resource", "record",
 )  # fmt: skip
 _STAGING = "muster_event_staging"
+_DAY_TABLE = re.compile(r"events_\d{8}").fullmatch
 _Row = tuple[Any, ...]
+
+
+class PostgresOptions(BaseModel):
+    """What ``[publisher.sinks.NAME]`` can say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)
+
+    dsn: SecretStr = Field(description="postgresql://user:password@host/database")
+    schema_: str = Field("muster", alias="schema", description="schema that holds the tables; made when absent")
+    flush_records: int = Field(10_000, ge=1, description="a write is made when so many events wait")
+    flush_s: float = Field(1.0, gt=0, description="or when the oldest has waited so long")
+    transaction_records: int = Field(5_000, ge=1, description="events in one transaction")
+    timeout_s: float = Field(30.0, gt=0, description="longest wait for one statement")
+    retention_days: int = Field(0, ge=0, description="days of events that are kept; 0: all")
+
+    @field_validator("schema_")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        return plain_schema(value)
+
+
+def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
+    """The factory of ``muster.event_sinks``."""
+    given = options_as(PostgresOptions, options, context)
+    sink = PostgresSink(
+        given.dsn,
+        context.source,
+        name=context.name,
+        schema=given.schema_,
+        transaction_records=given.transaction_records,
+        timeout_s=given.timeout_s,
+        retention_days=given.retention_days,
+        clock=context.clock,
+    )
+    # Bytes are bounded by records here: a write goes on at most a second later anyway.
+    return sink, FlushPolicy(given.flush_records, 64 << 20, given.flush_s)
 
 
 class PostgresSink:
@@ -82,19 +103,24 @@ class PostgresSink:
 
     :param source: whose progress this is: the topic's name (several Musters can share a database).
     :param transaction_records: a batch is stored in pieces of so many events, each with its progress.
+    :param retention_days: so many whole days before today are kept; 0: all.
     """
-
-    name = "postgres"
 
     def __init__(
         self,
         dsn: SecretStr,
         source: str,
         *,
+        name: str = "postgres",
         schema: str = "muster",
         transaction_records: int = 5_000,
         timeout_s: float = 30.0,
+        retention_days: int = 0,
+        clock: Clock | None = None,
     ) -> None:
+        self.name = name
+        self._retention_days, self._clock = retention_days, clock if clock is not None else SystemClock()
+        self._retention_looked_at: float | None = None
         self._dsn, self._source, self._schema = dsn, source, schema
         self._transaction_records, self._timeout_s = transaction_records, timeout_s
         self._connection: asyncpg.Connection | None = None
@@ -102,8 +128,8 @@ class PostgresSink:
         self._days: set[int] = set()
 
     async def start(self) -> None:
-        async with self._guarded():
-            return
+        async with self._guarded() as connection:
+            await self._drop_old_days(connection)
 
     async def progress(self, partition: int) -> Progress | None:
         async with self._guarded() as connection:
@@ -117,10 +143,19 @@ class PostgresSink:
         last = LastEvent(row["last_offset"], row["last_rm"], row["last_instance"], row["last_id"])
         return Progress(row["end_position"], last)
 
+    async def new_log(self, partition: int) -> None:
+        async with self._guarded() as connection:
+            await connection.execute(
+                f"delete from {self._schema}.export_progress where source = $1 and partition = $2",  # noqa: S608
+                self._source,
+                partition,
+            )
+
     async def write(self, batch: EventBatch) -> None:
         async with self._guarded() as connection:
-            for piece in _pieces(batch, self._transaction_records):
-                rows = await asyncio.to_thread(_rows, piece.runs)
+            await self._drop_old_days(connection)
+            for piece in pieces(batch, self._transaction_records):
+                rows = self._young(await asyncio.to_thread(_rows, piece.runs))
                 await self._ensure_days(connection, {row[3] // _DAY_NS for row in rows})
                 async with connection.transaction():
                     await self._store(connection, piece, rows)
@@ -148,6 +183,45 @@ class PostgresSink:
             self._source, piece.partition, piece.end, run.offsets[-1], run.rm_id, run.instance, run.last_id,
         )  # fmt: skip
 
+    @property
+    def _first_day(self) -> int | None:
+        """The oldest day that is kept."""
+        return self._clock.now_ns() // _DAY_NS - self._retention_days if self._retention_days else None
+
+    def _young(self, rows: list[_Row]) -> list[_Row]:
+        """The rows that are not over their time."""
+        first = self._first_day
+        if first is None:
+            return rows
+        kept = [row for row in rows if row[3] // _DAY_NS >= first]
+        metrics.EXPORT_EXPIRED.labels(self.name).inc(len(rows) - len(kept))
+        return kept
+
+    async def _drop_old_days(self, connection: asyncpg.Connection) -> None:
+        now, first = self._clock.monotonic(), self._first_day
+        if first is None:
+            return
+        if self._retention_looked_at is not None and now - self._retention_looked_at < _RETENTION_EVERY_S:
+            return
+        self._retention_looked_at = now
+        rows = await connection.fetch(
+            "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid"
+            " where i.inhparent = $1::text::regclass",
+            f"{self._schema}.events",
+        )
+        for name in sorted(row["relname"] for row in rows):
+            if not _DAY_TABLE(name) or _day_of(name) >= first:
+                continue
+            try:
+                async with connection.transaction():
+                    await connection.execute(f"set local lock_timeout = '{_DROP_LOCK_TIMEOUT}'")
+                    await connection.execute(f"drop table if exists {self._schema}.{name}")
+            except asyncpg.LockNotAvailableError:
+                log.info("a day over its time is being read; dropped later", day=name)
+                return
+            self._days.discard(_day_of(name))
+            log.info("day over its time dropped", day=name, retention_days=self._retention_days)
+
     async def _ensure_days(self, connection: asyncpg.Connection, days: set[int]) -> None:
         for day in sorted(days - self._days):
             name = f"events_{_day_name(day)}"
@@ -168,14 +242,23 @@ class PostgresSink:
         """The connection, alone; what goes wrong on it becomes a SinkUnavailable, and the connection is made anew."""
         async with self._lock:
             try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._connect()
                 async with asyncio.timeout(self._timeout_s * 4):
-                    if self._connection is None or self._connection.is_closed():
-                        self._connection = await self._connect()
                     yield self._connection
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except asyncpg.PostgresError as error:
+                state = error.sqlstate or ""
+                await self._drop_connection()
+                if state[:2] in _REFUSED:
+                    # Not the server's words: they quote what was refused.
+                    what = " of ".join(str(one) for one in (error.constraint_name, error.table_name) if one)
+                    why = f"{type(error).__name__} {state}{f' ({what})' if what else ''}"
+                    raise SinkRefused(self.name, why) from None
+                raise SinkUnavailable(self.name, f"{type(error).__name__}: {without_dsn(error, self._dsn)}") from None
+            except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
                 await self._drop_connection()
                 # The class and the server's words; never the DSN, which holds the password.
-                raise SinkUnavailable(self.name, f"{type(error).__name__}: {_without(error, self._dsn)}") from None
+                raise SinkUnavailable(self.name, f"{type(error).__name__}: {without_dsn(error, self._dsn)}") from None
             except BaseException:
                 await self._drop_connection()
                 raise
@@ -214,12 +297,12 @@ class PostgresSink:
                 " (version integer primary key, applied_at timestamptz not null default now())"
             )
             version = await connection.fetchval(f"select coalesce(max(version), 0) from {self._schema}.schema_version")  # noqa: S608
-            if version > len(_MIGRATIONS):
+            if version > len(MIGRATIONS):
                 raise SinkUnfit(
-                    self.name, f"schema {self._schema} has version {version}, this program knows {len(_MIGRATIONS)}"
+                    self.name, f"schema {self._schema} has version {version}, this program knows {len(MIGRATIONS)}"
                 )
-            for number, statements in enumerate(_MIGRATIONS[version:], start=version + 1):
-                await connection.execute(statements.format(schema=self._schema))
+            for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+                await connection.execute(statements.format(schema=self._schema), timeout=_MIGRATION_S)
                 await connection.execute(f"insert into {self._schema}.schema_version (version) values ($1)", number)  # noqa: S608
                 log.info("history schema migrated", schema=self._schema, version=number)
 
@@ -229,43 +312,29 @@ class PostgresSink:
             connection.terminate()
 
 
-def _pieces(batch: EventBatch, size: int) -> list[EventBatch]:
-    """The batch in pieces of at most ``size`` events; each ends where the next begins."""
-    pieces: list[EventBatch] = []
-    runs: list[EventRun] = []
-    start, count = batch.start, 0
-    for run in batch.runs:
-        while run:
-            part = EventRun(
-                run.rm_id, run.instance, run.partition, run.first_id,
-                run.offsets[: size - count], run.values[: size - count],
-            )  # fmt: skip
-            run = run.from_index(len(part))
-            runs.append(part)
-            count += len(part)
-            if count == size:
-                end = part.offsets[-1] + 1
-                pieces.append(EventBatch(batch.partition, start, end, runs))
-                start, runs, count = end, [], 0
-    if runs:
-        pieces.append(EventBatch(batch.partition, start, batch.end, runs))
-    elif pieces:
-        pieces[-1].end = batch.end
-    return pieces
-
-
 def _rows(runs: list[EventRun]) -> list[_Row]:
     rows: list[_Row] = []
     for run, first in [(whole, start) for whole in runs for start in range(0, len(whole), _YIELD_EVERY)]:
-        columns = columns_of(run.values[first : first + _YIELD_EVERY])
+        values = run.values[first : first + _YIELD_EVERY]
+        columns = columns_of(values)
         time.sleep(_PAUSE_S)
-        for index, row in enumerate(zip(*columns, strict=True), start=first):
+        rm_id, instance = storable(run.rm_id), storable(run.instance)
+        for index, (value, row) in enumerate(
+            zip(values, zip(*columns, strict=True), strict=True), run.first_id + first
+        ):
             (timestamp_ns, kind, kind_number, change, change_number, detail, detail_number,
              object_id, reference_id, message, resource) = row  # fmt: skip
+            record = None
+            if b"\0" in value or len(value) > _LONG_ID:
+                # Perhaps not storable as it is: then the whole record goes along.
+                kept = (_short(object_id), _short(reference_id), storable(message))
+                names = [(storable(name), quantity) for name, quantity in resource]
+                if kept != (object_id, reference_id, message) or names != resource:
+                    record = value
+                    (object_id, reference_id, message), resource = kept, names
             rows.append(
-                (_text(run.instance), run.first_id + index, _text(run.rm_id), timestamp_ns, kind, kind_number, change,
-                 change_number, detail, detail_number, _text(object_id), _text(reference_id), _text(message),
-                 encode({_text(name): value for name, value in resource}).decode())
+                (instance, index, rm_id, timestamp_ns, kind, kind_number, change, change_number, detail, detail_number,
+                 object_id, reference_id, message, encode(dict(resource)).decode(), record)
             )  # fmt: skip
     return rows
 
@@ -278,16 +347,26 @@ async def _slowly(rows: list[_Row]) -> AsyncIterator[_Row]:
             await asyncio.sleep(0)
 
 
-def _text(text: str) -> str:
+def storable(text: str) -> str:
     """PostgreSQL cannot store U+0000; it becomes the replacement character."""
     return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
+def _short(text: str) -> str:
+    """What goes into an index has at most about 2,700 bytes."""
+    return storable(text[:_LONG_ID])
 
 
 def _day_name(day: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).strftime("%Y%m%d")
 
 
-def _without(error: BaseException, dsn: SecretStr) -> str:
+def _day_of(name: str) -> int:
+    """The day of a table, as days since 1970."""
+    return (datetime.strptime(name, "events_%Y%m%d").replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).days
+
+
+def without_dsn(error: BaseException, dsn: SecretStr) -> str:
     """The error's text; nothing when it quotes the DSN."""
     text = str(error)
     secret = dsn.get_secret_value()

@@ -18,15 +18,23 @@ idempotent
     safe. Writing it again, in whatever batch, leaves one. So a batch may
     always be written again after an error.
 
-errors
-    SinkUnavailable for what time may heal, SinkUnfit for what needs a person. Nothing else: an event whose content the
-    target cannot take is stored in a form that it can take, never refused.
+another log
+    When the exporter finds that the log is another one, it says so (``new_log``) before it writes anything of it: from
+    then on positions are those of the new log, and there is no progress until the next write.
 
-New sinks are checked by ``tests/contract/test_sinks.py``.
+errors
+    SinkUnavailable for what time may heal, SinkUnfit for what needs a person; both are tried again for ever. An event
+    whose content the target cannot take is stored in a form that it can take. Where even that is refused,
+    SinkRefused: after some attempts the exporter looks for the event by halves, puts it to the dead letters and goes
+    on without it. An exception that is none of these is a defect of the sink, and counts as SinkRefused.
+
+A sink is made by a factory, an entry point of the group ``muster.event_sinks`` (``registry.py``). New sinks are checked
+by ``tests/contract/test_sinks.py``.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from muster_event_publisher.events import EventBatch
@@ -48,6 +56,15 @@ class Progress(NamedTuple):
     last: LastEvent
 
 
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When what waits is written: whatever comes first. The reason for waiting at all is larger, fewer writes."""
+
+    records: int
+    size_bytes: int
+    wait_s: float
+
+
 class Sink(Protocol):
     """A store for history."""
 
@@ -59,7 +76,7 @@ class Sink(Protocol):
     async def start(self) -> None:
         """Connects, and makes or checks what must be there. Called before anything else, and again after an error.
 
-        Raises: SinkUnavailable, SinkUnfit.
+        Raises: SinkUnavailable, SinkUnfit, as everything here.
         """
         ...
 
@@ -67,8 +84,12 @@ class Sink(Protocol):
         """What is durable of the partition; None when nothing is."""
         ...
 
+    async def new_log(self, partition: int) -> None:
+        """Forgets the partition's progress: its positions were another log's. The events stay."""
+        ...
+
     async def write(self, batch: EventBatch) -> None:
-        """Stores the batch (never one without events), durable on return."""
+        """Stores the batch (never one without events), durable on return. Raises also SinkRefused."""
         ...
 
     async def close(self) -> None:

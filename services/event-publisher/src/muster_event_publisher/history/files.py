@@ -1,0 +1,282 @@
+"""History as files whose names are the progress: what Parquet and JSON lines have in common.
+
+::
+
+    DIR/<log generation>/p<partition>/<start>-<end>.<suffix>
+
+A write makes one file of a partition's events in the positions ``[start, end)``, whatever RMs they are of. So the
+highest ``end`` says where to go on, and a write that is repeated after a crash meets its own file. Nothing else is
+kept.
+
+log generation
+    A number that grows when the log is another one than before, and its positions mean nothing (a new volume, a
+    backup). The new folder begins with ``before.json``: the highest event id of each RM until then, so that a log
+    that repeats events adds no doubles. Generation 0 holds files of a layout without positions.
+
+overlap
+    Two files of one partition with a position in common can exist when two publishers write to one S3 prefix, or after
+    a crash while such an overlap was mended. Whoever starts mends it: what is inside of another file is removed, what
+    sticks out is cut. So after a start the union of all files is each event once.
+
+The work is done in one thread, a few hundred events at a time with a pause in between: with the whole of Muster in one
+process, the event loop gets the interpreter back within about a millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from muster_event_publisher import metrics
+from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher.events import EventBatch, EventRun
+from muster_event_publisher.history.places import Place
+from muster_event_publisher.history.sink import LastEvent, Progress, last_event
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+# Highest event id of each RM and instance.
+KnownIds = dict[tuple[str, str], int]
+
+_GENERATION = re.compile(r"\d{6}").fullmatch
+_SPAN = re.compile(r"(?P<start>\d{20})-(?P<end>\d{20})(?P<suffix>\..+)").fullmatch
+_BEFORE = "before.json"
+
+
+class Unreadable(Exception):
+    """A file is not what its name says."""
+
+
+class Summary(NamedTuple):
+    """What the last file of a partition says.
+
+    :param known: highest ids up to and with this file, as far as the file tells.
+    """
+
+    last: LastEvent
+    known: KnownIds
+
+
+class Form(Protocol):
+    """What is in the files. Called in the sink's thread; reading raises OSError and Unreadable."""
+
+    @property
+    def suffix(self) -> str:
+        """With the dot."""
+        ...
+
+    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
+        """A file's content, as buffers.
+
+        :param last: the last event of the write, which need not be among the runs.
+        :param known: with these runs.
+        """
+        ...
+
+    def summary(self, place: Place, path: str) -> Summary: ...
+
+    def known(self, place: Place, paths: list[str]) -> KnownIds:
+        """Highest ids in these files of a partition, in order. May read all of them."""
+        ...
+
+    def cut(self, place: Place, path: str, start: int) -> Sequence[Any]:
+        """The content of a file without what is before a position."""
+        ...
+
+    def upgrade(self, place: Place) -> None:
+        """Brings what an older program left there into this layout, as generation 0."""
+        ...
+
+
+class Span(NamedTuple):
+    """A file, by its name."""
+
+    start: int
+    end: int
+    name: str
+
+
+@dataclass
+class _Standing:
+    """Where a partition's files are."""
+
+    generation: int
+    end: int = 0
+    last: LastEvent | None = None
+    known: KnownIds = field(default_factory=dict)
+
+
+class FileSink:
+    """See :class:`muster_event_publisher.history.sink.Sink`."""
+
+    def __init__(self, name: str, place: Place, form: Form) -> None:
+        self.name = name
+        self._place, self._form = place, form
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._standings: dict[int, _Standing] = {}
+
+    async def start(self) -> None:
+        await self._in_thread(self._start)
+
+    async def progress(self, partition: int) -> Progress | None:
+        return await self._in_thread(lambda: self._progress(partition))
+
+    async def new_log(self, partition: int) -> None:
+        await self._in_thread(lambda: self._new_log(partition))
+
+    async def write(self, batch: EventBatch) -> None:
+        await self._in_thread(lambda: self._write(batch))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        self._place.close()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except OSError as error:
+            raise SinkUnavailable(self.name, f"{self._place.shown}: {error.strerror or error}") from error
+        except Unreadable as error:
+            raise SinkUnfit(self.name, f"{self._place.shown}: {error}") from error
+
+    # What follows runs in the thread.
+
+    def _start(self) -> None:
+        self._place.start(self.name)
+        self._form.upgrade(self._place)
+        self._standings.clear()
+
+    def _progress(self, partition: int) -> Progress | None:
+        standing = self._standings[partition] = self._look(partition)
+        return None if standing.last is None else Progress(standing.end, standing.last)
+
+    def _new_log(self, partition: int) -> None:
+        standing = self._standings.get(partition) or self._look(partition)
+        # 1. what is there already, whatever the new log repeats
+        folder = folder_of(standing.generation, partition)
+        paths = [f"{folder}/{span.name}" for span in spans(self._place, folder, self._form.suffix)]
+        known = {**standing.known, **self._form.known(self._place, paths)}
+        # 2. a folder of its own, which says so: from now on positions are those of the new log
+        generation = standing.generation + 1
+        before = {"known": [[rm_id, instance, last] for (rm_id, instance), last in sorted(known.items())]}
+        self._place.put(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
+        self._standings[partition] = _Standing(generation, known=known)
+
+    def _look(self, partition: int) -> _Standing:
+        # 1. the newest generation with anything of this partition
+        standing = _Standing(generation=1)
+        found: list[Span] = []
+        for generation in sorted(generations(self._place), reverse=True):
+            folder = folder_of(generation, partition)
+            names = self._place.names(folder)
+            if _BEFORE in names:
+                standing.known = self._before(f"{folder}/{_BEFORE}")
+            if names and generation == 0:
+                # Without positions: only the ids count.
+                last_name = max(name for name in names if name.endswith(self._form.suffix))
+                standing.known = self._form.summary(self._place, f"{folder}/{last_name}").known
+            elif names:
+                standing.generation = generation
+                found = self._mended(folder)
+            if names:
+                break
+        # 2. its last file
+        if found:
+            standing.end = found[-1].end
+            path = f"{folder_of(standing.generation, partition)}/{found[-1].name}"
+            summary = self._form.summary(self._place, path)
+            standing.last = summary.last
+            standing.known.update(summary.known)
+        return standing
+
+    def _mended(self, folder: str) -> list[Span]:
+        """The partition's files without overlaps, by position."""
+        kept: list[Span] = []
+        made: set[str] = set()
+        reached = 0
+        for span in spans(self._place, folder, self._form.suffix):
+            if span.name in made:  # by a cut that a crash kept from removing what it cut
+                continue
+            path = f"{folder}/{span.name}"
+            if span.end <= reached:
+                log.warning("file inside of another one removed", place=self._place.shown, path=path)
+                self._place.remove(path)
+                continue
+            if span.start < reached:
+                log.warning("file that overlaps another one cut", place=self._place.shown, path=path, start=reached)
+                rest = Span(reached, span.end, name_of(reached, span.end, self._form.suffix))
+                self._place.put(f"{folder}/{rest.name}", self._form.cut(self._place, path, reached))
+                self._place.remove(path)
+                made.add(rest.name)
+                span = rest
+            kept.append(span)
+            reached = span.end
+        return kept
+
+    def _before(self, path: str) -> KnownIds:
+        try:
+            stored = msgspec.json.decode(self._place.get(path))
+            return {(rm_id, instance): int(last) for rm_id, instance, last in stored["known"]}
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+            raise Unreadable(f"{path} cannot be read: {error}") from error
+
+    def _write(self, batch: EventBatch) -> None:
+        standing = self._standings.get(batch.partition)
+        if standing is None:
+            standing = self._standings[batch.partition] = self._look(batch.partition)
+        # 1. what is not there yet
+        batch = batch.since(standing.end)
+        runs, known = _unknown(batch.runs, standing.known)
+        # 2. one file of it (none when the log repeats what an earlier one had)
+        if runs:
+            last = last_event(EventBatch(batch.partition, batch.start, batch.end, runs))
+            name = name_of(batch.start, batch.end, self._form.suffix)
+            content = self._form.encode(batch.partition, runs, last, known)
+            self._place.put(f"{folder_of(standing.generation, batch.partition)}/{name}", content)
+            metrics.EXPORT_FILES.labels(self.name).inc()
+            standing.last, standing.known = last, known
+            standing.end = batch.end
+
+
+def folder_of(generation: int, partition: int) -> str:
+    return f"{generation:06d}/p{partition}"
+
+
+def name_of(start: int, end: int, suffix: str) -> str:
+    return f"{start:020d}-{end:020d}{suffix}"
+
+
+def generations(place: Place) -> list[int]:
+    """Those that have a folder, in order."""
+    return [int(name) for name in place.folders("") if _GENERATION(name)]
+
+
+def spans(place: Place, folder: str, suffix: str) -> list[Span]:
+    """The files of a partition, by start; of those with one start the longest first."""
+    found = []
+    for name in place.names(folder):
+        match = _SPAN(name)
+        if match and match["suffix"] == suffix:
+            found.append(Span(int(match["start"]), int(match["end"]), name))
+    return sorted(found, key=lambda span: (span.start, -span.end))
+
+
+def _unknown(runs: list[EventRun], known: KnownIds) -> tuple[list[EventRun], KnownIds]:
+    """The runs without events that are known by id, and the ids known with them."""
+    fresh: list[EventRun] = []
+    after = dict(known)
+    for run in runs:
+        last = after.get((run.rm_id, run.instance), -1)
+        if run.last_id <= last:
+            continue
+        fresh.append(run.from_index(max(last + 1 - run.first_id, 0)))
+        after[run.rm_id, run.instance] = run.last_id
+    return fresh, after

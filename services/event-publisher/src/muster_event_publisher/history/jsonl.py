@@ -1,0 +1,144 @@
+"""History as JSON lines, one event a line: ``select * from read_json('DIR/**/*.jsonl.zst')``, or any text tool.
+
+The layout is that of ``files.py``. A line has the columns of the Parquet files, ``resource`` as an object.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import zstandard
+
+from muster_event_publisher.events import EventRun
+from muster_event_publisher.history.columns import columns_of
+from muster_event_publisher.history.files import FileSink, KnownIds, Summary, Unreadable
+from muster_event_publisher.history.places import Place
+from muster_event_publisher.history.registry import FileOptions, SinkContext, SinkPlan, options_as
+from muster_event_publisher.history.sink import LastEvent
+
+# Events per slice of work, and the pause after it: as in parquet.py.
+_SLICE = 256
+_PAUSE_S = 0.0003
+
+
+class Line(msgspec.Struct):
+    """An event as it is written."""
+
+    rm: str
+    instance: str
+    id: int
+    timestamp_ns: int
+    type: str
+    type_number: int
+    change_type: str
+    change_type_number: int
+    change_detail: str
+    change_detail_number: int
+    object_id: str
+    reference_id: str
+    message: str
+    resource: dict[str, int]
+    partition: int
+    offset: int
+
+
+class _Place(msgspec.Struct):
+    """Which event a line is."""
+
+    rm: str
+    instance: str
+    id: int
+    offset: int
+
+
+class JsonlOptions(FileOptions):
+    """What ``[publisher.sinks.NAME]`` can say."""
+
+    compress: bool = True
+
+
+def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
+    """The factory of ``muster.event_sinks``."""
+    given = options_as(JsonlOptions, options, context)
+    return FileSink(context.name, given.place(), JsonlForm(given.compress)), given.policy()
+
+
+class JsonlForm:
+    """See :class:`muster_event_publisher.history.files.Form`.
+
+    :param compress: by zstd; the suffix says so.
+    """
+
+    def __init__(self, compress: bool = True) -> None:
+        self._compress = compress
+        self.suffix = ".jsonl.zst" if compress else ".jsonl"
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(_Place)
+
+    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
+        return self._content(self._lines(partition, runs))
+
+    def summary(self, place: Place, path: str) -> Summary:
+        newest = deque(self._places(place, path), maxlen=1)
+        if not newest:
+            raise Unreadable(f"{path} has no events")
+        last = newest[0]
+        event = LastEvent(last.offset, last.rm, last.instance, last.id)
+        return Summary(event, {(last.rm, last.instance): last.id})
+
+    def known(self, place: Place, paths: list[str]) -> KnownIds:
+        known: KnownIds = {}
+        for path in paths:
+            for event in self._places(place, path):
+                known[event.rm, event.instance] = event.id
+        return known
+
+    def cut(self, place: Place, path: str, start: int) -> Sequence[Any]:
+        lines = self._text(place, path).splitlines(keepends=True)
+        return self._content([line for line in lines if self._decoder.decode(line).offset >= start])
+
+    def upgrade(self, place: Place) -> None:
+        return
+
+    def _lines(self, partition: int, runs: list[EventRun]) -> Iterator[bytes]:
+        for run, first in [(whole, start) for whole in runs for start in range(0, len(whole), _SLICE)]:
+            columns = columns_of(run.values[first : first + _SLICE])
+            lines = [
+                Line(
+                    run.rm_id, run.instance, run.first_id + index, timestamp_ns, kind, kind_number, change,
+                    change_number, detail, detail_number, object_id, reference_id, message, dict(resource), partition,
+                    run.offsets[index],
+                )
+                for index, (
+                    timestamp_ns, kind, kind_number, change, change_number, detail, detail_number, object_id,
+                    reference_id, message, resource,
+                ) in enumerate(zip(*columns, strict=True), start=first)
+            ]  # fmt: skip
+            yield self._encoder.encode_lines(lines)
+            time.sleep(_PAUSE_S)
+
+    def _content(self, lines: Iterator[bytes] | list[bytes]) -> list[bytes]:
+        if not self._compress:
+            return list(lines)
+        packer = zstandard.ZstdCompressor().compressobj()
+        return [*(packer.compress(line) for line in lines), packer.flush()]
+
+    def _places(self, place: Place, path: str) -> Iterator[_Place]:
+        for line in self._text(place, path).splitlines():
+            try:
+                yield self._decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise Unreadable(f"{path} has a line that is no event: {error}") from error
+
+    def _text(self, place: Place, path: str) -> bytes:
+        data = place.get(path)
+        if not self._compress:
+            return data
+        try:
+            return zstandard.ZstdDecompressor().decompressobj().decompress(data)
+        except zstandard.ZstdError as error:
+            raise Unreadable(f"{path} is no zstd file: {error}") from error

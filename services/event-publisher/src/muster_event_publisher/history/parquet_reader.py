@@ -1,0 +1,145 @@
+"""Events by id out of the files of :mod:`muster_event_publisher.history.parquet`.
+
+Each file's footer says the highest id of every RM until then, so a binary search over the files' footers finds the one
+that has an id; of that file only the row groups that can hold it are read. All of it in one thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from muster_bus.topics import Topics
+
+from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher.history.files import Unreadable, folder_of, generations, spans
+from muster_event_publisher.history.parquet import SUFFIX, Footer, read_footer
+from muster_event_publisher.history.places import Place
+from muster_event_publisher.history.rebuild import serialised
+from muster_event_publisher.history.registry import FileOptions, SinkContext, options_as
+from muster_event_publisher.log_search import OldEvents
+
+# What is looked for is old, so a listing may be a little old too.
+_LISTED_FOR_S = 10.0
+# Footers do not change; a few hundred bytes each.
+_FOOTERS_KEPT = 4_096
+_SLICE = 256
+_PAUSE_S = 0.0003
+_COLUMNS = (
+    "timestamp_ns", "type_number", "change_type_number", "change_detail_number", "object_id", "reference_id", "message",
+    "resource",
+)  # fmt: skip
+
+
+def make_reader(options: Mapping[str, object], context: SinkContext) -> ParquetReader:
+    """The factory of ``muster.history_readers``."""
+    given = options_as(FileOptions, options, context)
+    return ParquetReader(context.name, given.place(), Topics(partitions=context.partitions))
+
+
+class ParquetReader:
+    """See :class:`muster_event_publisher.history.reader.HistoryReader`."""
+
+    def __init__(self, name: str, place: Place, topics: Topics) -> None:
+        self.name = name
+        self._place, self._topics = place, topics
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} reader")
+        self._listings: dict[int, tuple[float, list[str]]] = {}
+        self._footers: OrderedDict[str, Footer] = OrderedDict()
+
+    async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: self._read(rm_id, instance, start, count)
+            )
+        except OSError as error:
+            self._listings.clear()
+            raise SinkUnavailable(self.name, f"{self._place.shown}: {error.strerror or error}") from error
+        except Unreadable as error:
+            raise SinkUnfit(self.name, f"{self._place.shown}: {error}") from error
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        self._place.close()
+
+    # What follows runs in the thread.
+
+    def _read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
+        paths = self._paths(self._topics.partition_of(rm_id))
+        found: OldEvents | None = None
+        wanted, low = start, 0
+        while (found is None or len(found.values) < count) and count > 0:
+            # 1. the first file with this id or a later one of the RM
+            low = self._search(paths, (rm_id, instance), wanted, low)
+            if low == len(paths):
+                break
+            # 2. its runs from there on, as long as the ids are consecutive
+            for run_rm, run_instance, first, last in self._footer(paths[low]).runs:
+                if (run_rm, run_instance) != (rm_id, instance) or last < wanted:
+                    continue
+                if found is not None and first > wanted:
+                    return found
+                first = max(first, wanted)
+                if found is None:
+                    found = OldEvents(first, [])
+                last = min(last, first + count - len(found.values) - 1)
+                found.values.extend(self._rows(paths[low], rm_id, instance, first, last))
+                wanted = last + 1
+                if len(found.values) >= count:
+                    break
+            low += 1
+        return found
+
+    def _paths(self, partition: int) -> list[str]:
+        """The partition's files, oldest first."""
+        listed_at, paths = self._listings.get(partition, (0.0, []))
+        if not paths or time.monotonic() - listed_at > _LISTED_FOR_S:
+            paths = []
+            for generation in generations(self._place):
+                folder = folder_of(generation, partition)
+                if generation == 0:
+                    names = [name for name in self._place.names(folder) if name.endswith(SUFFIX)]
+                else:
+                    names = [span.name for span in spans(self._place, folder, SUFFIX)]
+                paths += [f"{folder}/{name}" for name in names]
+            self._listings[partition] = (time.monotonic(), paths)
+        return paths
+
+    def _search(self, paths: list[str], who: tuple[str, str], wanted: int, low: int) -> int:
+        """Index of the first file, from ``low`` on, up to which the RM has an id of at least ``wanted``."""
+        high = len(paths)
+        while low < high:
+            middle = (low + high) // 2
+            if self._footer(paths[middle]).known.get(who, -1) >= wanted:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _footer(self, path: str) -> Footer:
+        footer = self._footers.get(path)
+        if footer is None:
+            footer = self._footers[path] = read_footer(self._place, path)
+            if len(self._footers) > _FOOTERS_KEPT:
+                self._footers.popitem(last=False)
+        return footer
+
+    def _rows(self, path: str, rm_id: str, instance: str, first: int, last: int) -> list[bytes]:
+        import pyarrow.parquet as pq
+
+        filters: list[Any] = [("rm", "=", rm_id), ("instance", "=", instance), ("id", ">=", first), ("id", "<=", last)]
+        with self._place.open(path) as file:
+            table = pq.read_table(file, columns=list(_COLUMNS), filters=filters, use_threads=False)
+        if table.num_rows != last - first + 1:
+            raise Unreadable(f"{path} has {table.num_rows} of the events {first} to {last} of {rm_id}")
+        values: list[bytes] = []
+        for start in range(0, table.num_rows, _SLICE):
+            piece = table.slice(start, _SLICE)
+            columns = [piece[name].to_pylist() for name in _COLUMNS]
+            values += [serialised(*row) for row in zip(*columns, strict=True)]
+            time.sleep(_PAUSE_S)
+        return values

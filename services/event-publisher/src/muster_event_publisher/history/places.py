@@ -1,0 +1,272 @@
+"""Where files of history are: a folder on this machine, or a prefix in an S3-compatible store.
+
+A file appears whole or not at all. On this machine: written beside, fsync, rename, fsync of the folder. In S3: one
+PUT (a large file goes up in parts, and appears when the last one is there). Nothing here is asynchronous: a sink calls
+it from a thread of its own, and pyarrow lets go of the interpreter while it waits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import SecretStr
+
+from muster_event_publisher.errors import SinkUnavailable
+
+_WRITING = ".writing"
+_S3_OPTIONS = ("endpoint", "region")
+_ATTEMPTS = 2
+
+
+class Place(Protocol):
+    """Files under relative paths with "/". All methods raise OSError."""
+
+    @property
+    def shown(self) -> str:
+        """What it is called in messages: no secrets."""
+        ...
+
+    def start(self, sink: str) -> None:
+        """Makes it ready to be written to; again after an error. Raises SinkUnavailable when another one writes."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder, sorted; none when it does not exist."""
+        ...
+
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders in a folder, sorted."""
+        ...
+
+    def put(self, path: str, parts: Sequence[Any]) -> None:
+        """Writes (or replaces) a file: durable when this returns, and visible only as a whole.
+
+        :param parts: buffers, one after the other.
+        """
+        ...
+
+    def get(self, path: str) -> bytes: ...
+
+    def open(self, path: str) -> Any:
+        """A pyarrow file to read from any position."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Removes a file; nothing happens when it is gone."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def place_of(
+    location: str, access_key_id: SecretStr | None = None, secret_access_key: SecretStr | None = None
+) -> Place:
+    """The place that a setting names: a folder, or ``s3://bucket/prefix?endpoint=http://host:port&region=R``.
+
+    :param access_key_id: of S3; without it AWS_ACCESS_KEY_ID and the other ways of AWS's libraries.
+    :raises ValueError: one sentence, without anything secret.
+    """
+    if "://" not in location:
+        if not location:
+            raise ValueError("expected a folder or s3://bucket/prefix")
+        return LocalPlace(Path(location))
+    parts = urlsplit(location)
+    if "@" in parts.netloc:
+        raise ValueError(
+            "credentials do not belong into an address: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
+            "environment, or the settings access_key_id and secret_access_key"
+        )
+    if parts.scheme != "s3" or not parts.netloc:
+        raise ValueError(f"{parts.scheme}://{parts.netloc}: expected a folder or s3://bucket/prefix")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in given:
+        if name not in _S3_OPTIONS:
+            raise ValueError(f"unknown option {name!r} in the address: expected {' or '.join(_S3_OPTIONS)}")
+    if (access_key_id is None) != (secret_access_key is None):
+        raise ValueError("access_key_id and secret_access_key: expected both or none")
+    endpoint = urlsplit(given.get("endpoint", ""))
+    if given.get("endpoint") and (endpoint.scheme not in ("http", "https") or not endpoint.netloc):
+        raise ValueError(f"endpoint {given['endpoint']!r}: expected http://host:port or https://host:port")
+    return S3Place(
+        parts.netloc, parts.path.strip("/"), endpoint.scheme or "https", endpoint.netloc, given.get("region", ""),
+        access_key_id, secret_access_key,
+    )  # fmt: skip
+
+
+class LocalPlace:
+    """See :class:`Place`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock_file: IO[bytes] | None = None
+
+    @property
+    def shown(self) -> str:
+        return str(self._root)
+
+    def start(self, sink: str) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        if self._lock_file is None:
+            lock_file = (self._root / ".lock").open("ab")
+            try:
+                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock_file.close()
+                raise SinkUnavailable(sink, f"another publisher writes to {self._root}") from error
+            self._lock_file = lock_file
+        for pattern in (f".*{_WRITING}", f"*/*/.*{_WRITING}"):
+            for path in self._root.glob(pattern):
+                path.unlink()
+
+    def names(self, folder: str) -> list[str]:
+        return self._listed(folder, files=True)
+
+    def folders(self, folder: str) -> list[str]:
+        return self._listed(folder, files=False)
+
+    def put(self, path: str, parts: Sequence[Any]) -> None:
+        whole = self._root / path
+        self._make(whole.parent)
+        beside = whole.with_name(f".{whole.name}{_WRITING}")
+        with beside.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(whole)
+        _sync(whole.parent)
+
+    def get(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def open(self, path: str) -> Any:
+        import pyarrow as pa
+
+        return pa.OSFile(str(self._root / path))
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def _listed(self, folder: str, *, files: bool) -> list[str]:
+        try:
+            with os.scandir(self._root / folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file() == files)
+        except FileNotFoundError:
+            return []
+
+    def _make(self, folder: Path) -> None:
+        """Makes a folder and those above it, durable each."""
+        if folder.exists():
+            return
+        self._make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+class S3Place:
+    """See :class:`Place`. There is no lock: one publisher to a prefix, as the documentation says."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        scheme: str,
+        endpoint: str,
+        region: str,
+        access_key_id: SecretStr | None,
+        secret_access_key: SecretStr | None,
+    ) -> None:
+        self._root = f"{bucket}/{prefix}" if prefix else bucket
+        self._scheme, self._endpoint, self._region = scheme, endpoint, region
+        self._access_key_id, self._secret_access_key = access_key_id, secret_access_key
+        self._known_fs: Any = None
+
+    @property
+    def shown(self) -> str:
+        return f"s3://{self._root}"
+
+    def start(self, sink: str) -> None:
+        # An answer to anything: a wrong address or key is better found now than at the first file.
+        self.folders("")
+
+    def names(self, folder: str) -> list[str]:
+        return self._listed(folder, "File")
+
+    def folders(self, folder: str) -> list[str]:
+        return self._listed(folder, "Directory")
+
+    def put(self, path: str, parts: Sequence[Any]) -> None:
+        stream = self._fs.open_output_stream(f"{self._root}/{path}")
+        try:
+            for part in parts:
+                stream.write(part)
+            stream.close()
+        except BaseException:
+            # An upload in parts that broke off is ended when the stream goes: it must not leave half a file.
+            del stream
+            with suppress(OSError):
+                self.remove(path)
+            raise
+
+    def get(self, path: str) -> bytes:
+        with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
+            data: bytes = stream.read()
+        return data
+
+    def open(self, path: str) -> Any:
+        return self._fs.open_input_file(f"{self._root}/{path}")
+
+    def remove(self, path: str) -> None:
+        try:
+            self._fs.delete_file(f"{self._root}/{path}")
+        except FileNotFoundError:
+            return
+
+    def close(self) -> None:
+        self._known_fs = None
+
+    def _listed(self, folder: str, kind: str) -> list[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        under = f"{self._root}/{folder}" if folder else self._root
+        found = self._fs.get_file_info(FileSelector(under, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == getattr(FileType, kind))
+
+    @property
+    def _fs(self) -> Any:
+        if self._known_fs is None:
+            from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+            key, secret = self._access_key_id, self._secret_access_key
+            self._known_fs = S3FileSystem(
+                access_key=key.get_secret_value() if key else None,
+                secret_key=secret.get_secret_value() if secret else None,
+                region=self._region or None,
+                scheme=self._scheme,
+                endpoint_override=self._endpoint or None,
+                connect_timeout=5.0,
+                request_timeout=30.0,
+                allow_delayed_open=True,  # small files: one PUT instead of an upload in parts
+                background_writes=False,
+                retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+            )
+        return self._known_fs
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

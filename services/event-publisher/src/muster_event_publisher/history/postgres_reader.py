@@ -1,0 +1,102 @@
+"""Events by id out of the tables of :mod:`muster_event_publisher.history.postgres`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import asyncpg
+from msgspec.json import decode
+from pydantic import SecretStr
+
+from muster_event_publisher.errors import SinkUnavailable
+from muster_event_publisher.history.postgres import PostgresOptions, storable, without_dsn
+from muster_event_publisher.history.rebuild import serialised
+from muster_event_publisher.history.registry import SinkContext, options_as
+from muster_event_publisher.log_search import OldEvents
+
+_SLICE = 256
+_PAUSE_S = 0.0003
+
+
+def make_reader(options: Mapping[str, object], context: SinkContext) -> PostgresReader:
+    """The factory of ``muster.history_readers``."""
+    given = options_as(PostgresOptions, options, context)
+    return PostgresReader(context.name, given.dsn, schema=given.schema_, timeout_s=given.timeout_s)
+
+
+class PostgresReader:
+    """See :class:`muster_event_publisher.history.reader.HistoryReader`. A connection of its own, one read at a time."""
+
+    def __init__(self, name: str, dsn: SecretStr, *, schema: str = "muster", timeout_s: float = 30.0) -> None:
+        self.name = name
+        self._dsn, self._schema, self._timeout_s = dsn, schema, timeout_s
+        self._connection: asyncpg.Connection | None = None
+        self._lock = asyncio.Lock()
+
+    async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
+        async with self._lock:
+            try:
+                rows = await self._rows(storable(rm_id), storable(instance), start, count)
+            except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                await self._drop()
+                raise SinkUnavailable(self.name, f"{type(error).__name__}: {without_dsn(error, self._dsn)}") from None
+            except BaseException:
+                await self._drop()
+                raise
+        return await asyncio.to_thread(_consecutive, rows)
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._drop()
+
+    async def _rows(self, rm_id: str, instance: str, start: int, count: int) -> Sequence[Any]:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(
+                self._dsn.get_secret_value(),
+                timeout=self._timeout_s,
+                command_timeout=self._timeout_s,
+                server_settings={"application_name": "muster event-publisher, reading"},
+            )
+        try:
+            # Each day is walked in the order of its key; the days are merged as far as they are needed.
+            rows: list[Any] = await self._connection.fetch(
+                f"""
+                select id, timestamp_ns, type_number, change_type_number, change_detail_number, object_id, reference_id,
+                    message, resource, record
+                from {self._schema}.events
+                where instance = $1 and rm = $2 and id >= $3 order by id limit $4
+                """,  # noqa: S608
+                instance,
+                rm_id,
+                start,
+                count,
+            )
+            return rows
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError):
+            return []  # nothing has been written yet, or not by this version
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+
+def _consecutive(rows: Sequence[Any]) -> OldEvents | None:
+    """The rows until the first gap."""
+    found: OldEvents | None = None
+    for number, row in enumerate(rows, start=1):
+        if found is None:
+            found = OldEvents(row["id"], [])
+        elif row["id"] != found.first_id + len(found.values):
+            return found
+        _, at_ns, kind, change, detail, object_id, reference_id, message, resource, record = row
+        if record is None:
+            quantities = list(decode(resource).items())
+            record = serialised(at_ns, kind, change, detail, object_id, reference_id, message, quantities)
+        found.values.append(record)
+        if number % _SLICE == 0:
+            time.sleep(_PAUSE_S)
+    return found

@@ -1,0 +1,212 @@
+"""Which stores there are, and those that the settings ask for.
+
+A store is an entry point of the group ``muster.event_sinks``: its name is the store's kind, its object a factory
+``make(options, context) -> (sink, flush policy)``. Muster's own are registered in the same way (pyproject.toml); any
+installed package can add more. Who can also answer where the ring and the log cannot registers a reader of the same
+kind in ``muster.history_readers``: ``make(options, context) -> HistoryReader``.
+
+Settings: ``publisher.sinks.NAME`` holds a store's options; ``kind`` among them when it is not the name itself, so that
+one kind can serve several targets. The older ``parquet_dir`` and ``postgres_dsn`` stand for ``sinks.parquet`` and
+``sinks.postgres``. Only the factories that are asked for are imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, TypeVar, cast
+
+from muster_bus.clock import Clock
+from muster_bus.topics import Topics
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from muster_event_publisher.errors import SinkSettingsWrong
+from muster_event_publisher.history.places import Place, place_of
+from muster_event_publisher.history.reader import HistoryReader
+from muster_event_publisher.history.sink import FlushPolicy, Sink
+from muster_event_publisher.settings import PublisherSettings
+
+SINKS_GROUP = "muster.event_sinks"
+READERS_GROUP = "muster.history_readers"
+
+SinkPlan = tuple[Sink, FlushPolicy]
+Options = Mapping[str, object]
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """What a factory may want to know.
+
+    :param name: the store's name in the settings, for logs and metrics; the sink's ``name``.
+    :param source: the topic that is exported: whose progress it is, where several Musters share a target.
+    """
+
+    name: str
+    source: str
+    partitions: int
+    clock: Clock
+
+
+class SinkFactory(Protocol):
+    """Makes a sink. Connects to nothing yet.
+
+    :param options: as in the settings. Texts may be secrets: they belong into no log and no error.
+    :raises SinkSettingsWrong: the options cannot be used.
+    """
+
+    def __call__(self, options: Options, context: SinkContext) -> SinkPlan: ...
+
+
+class ReaderFactory(Protocol):
+    """Makes the reader for what the sink of the same kind and options writes. Connects to nothing yet."""
+
+    def __call__(self, options: Options, context: SinkContext) -> HistoryReader: ...
+
+
+class FileOptions(BaseModel):
+    """Options of stores that write files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    location: str = Field(description="a folder, or s3://bucket/prefix?endpoint=http://host:port&region=R")
+    roll_records: int = Field(100_000, ge=1, description="a file is written when so many events wait")
+    roll_bytes: int = Field(64 * 1024 * 1024, ge=1, description="or so many bytes of serialised events")
+    roll_s: float = Field(60.0, gt=0, description="or when the oldest has waited so long")
+    access_key_id: SecretStr | None = Field(None, description="of S3; none: as AWS's libraries find it")
+    secret_access_key: SecretStr | None = Field(None, description="of S3; none: as AWS's libraries find it")
+
+    def place(self) -> Place:
+        """Where the files are. Raises ValueError."""
+        return place_of(self.location, self.access_key_id, self.secret_access_key)
+
+    def policy(self) -> FlushPolicy:
+        return FlushPolicy(self.roll_records, self.roll_bytes, self.roll_s)
+
+
+def options_as(model: type[M], options: Options, context: SinkContext) -> M:
+    """The options as a model. Raises SinkSettingsWrong with one sentence for each, and no values."""
+    try:
+        return model.model_validate(dict(options))
+    except ValidationError as error:
+        raise SinkSettingsWrong(
+            *(
+                f"publisher.sinks.{context.name}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; "
+                f"known options are {', '.join(model.model_fields)}"
+                for problem in error.errors(include_input=False, include_url=False)
+            )
+        ) from None  # pydantic's error holds the values
+
+
+def sinks_of(
+    settings: PublisherSettings, topics: Topics, clock: Clock, points: Iterable[EntryPoint] | None = None
+) -> list[SinkPlan]:
+    """The sinks that the settings ask for, in their order.
+
+    :param points: of the group; None: those that are installed.
+    :raises SinkSettingsWrong: an unknown kind, a kind that two packages offer, or options that cannot be used.
+    """
+    wanted = wanted_of(settings)
+    if not wanted and points is None:
+        return []
+    known = _by_kind(SINKS_GROUP, points)
+    plans = []
+    for name, (kind, options) in wanted.items():
+        if kind not in known:
+            raise SinkSettingsWrong(
+                f"publisher.sinks.{name}: there is no store of the kind {kind!r}; known are "
+                f"{', '.join(sorted(known)) or 'none'} (entry points of {SINKS_GROUP})"
+            )
+        plans.append(cast("SinkPlan", _made(known[kind], options, _context(name, settings, topics, clock))))
+    return plans
+
+
+def readers_of(
+    settings: PublisherSettings, topics: Topics, clock: Clock, points: Iterable[EntryPoint] | None = None
+) -> list[HistoryReader]:
+    """Readers for those of the settings' stores that have one, in the settings' order. Raises SinkSettingsWrong."""
+    wanted = wanted_of(settings)
+    if not wanted and points is None:
+        return []
+    known = _by_kind(READERS_GROUP, points)
+    return [
+        cast("HistoryReader", _made(known[kind], options, _context(name, settings, topics, clock)))
+        for name, (kind, options) in wanted.items()
+        if kind in known
+    ]
+
+
+def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, object]]]:
+    """Name → (kind, options) of every store that the settings ask for; no options hidden. Raises SinkSettingsWrong."""
+    wanted: dict[str, tuple[str, dict[str, object]]] = {}
+    # 1. the flat settings
+    if settings.parquet_dir is not None:
+        options: dict[str, object] = {
+            "location": str(settings.parquet_dir),
+            "roll_records": settings.parquet_roll_records,
+            "roll_bytes": settings.parquet_roll_bytes,
+            "roll_s": settings.parquet_roll_s,
+        }
+        wanted["parquet"] = ("parquet", options)
+    if settings.postgres_dsn is not None:
+        options = {
+            "dsn": settings.postgres_dsn.get_secret_value(),
+            "schema": settings.postgres_schema,
+            "flush_records": settings.postgres_flush_records,
+            "flush_s": settings.postgres_flush_s,
+            "transaction_records": settings.postgres_transaction_records,
+            "timeout_s": settings.postgres_timeout_s,
+            "retention_days": settings.postgres_retention_days,
+        }
+        wanted["postgres"] = ("postgres", options)
+    # 2. the tables
+    for name, given in settings.sinks.items():
+        if name in wanted:
+            flat = {"parquet": "parquet_dir", "postgres": "postgres_dsn"}[name]
+            raise SinkSettingsWrong(
+                f"publisher.sinks.{name} and publisher.{flat} both name a store {name!r}; expected one of them "
+                f"(another name with kind = {name!r} makes it a second one)"
+            )
+        options = {key: _shown(value) for key, value in given.items()}
+        kind = options.pop("kind", name)
+        if not isinstance(kind, str):
+            raise SinkSettingsWrong(f"publisher.sinks.{name}.kind: expected a text")
+        wanted[name] = (kind, options)
+    return wanted
+
+
+def _shown(value: object) -> object:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _context(name: str, settings: PublisherSettings, topics: Topics, clock: Clock) -> SinkContext:
+    return SinkContext(name, topics.events, topics.partitions, clock)
+
+
+def _by_kind(group: str, points: Iterable[EntryPoint] | None) -> dict[str, EntryPoint]:
+    known: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group) if points is None else points:
+        other = known.setdefault(point.name, point)
+        if other is not point and other.value != point.value:
+            raise SinkSettingsWrong(
+                f"two packages offer a store of the kind {point.name!r} in {group}: {_origin(other)} and "
+                f"{_origin(point)}; expected one"
+            )
+    return known
+
+
+def _origin(point: EntryPoint) -> str:
+    package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown package"
+    return f"{package} ({point.value})"
+
+
+def _made(point: EntryPoint, options: Options, context: SinkContext) -> Any:
+    try:
+        return point.load()(options, context)
+    except ValueError as error:
+        raise SinkSettingsWrong(f"publisher.sinks.{context.name}: {error}") from None
+    except (ImportError, AttributeError) as error:
+        raise SinkSettingsWrong(
+            f"publisher.sinks.{context.name}: the store {_origin(point)} cannot be loaded: {error}"
+        ) from error

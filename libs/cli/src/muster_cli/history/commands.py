@@ -51,3 +51,34 @@ def sql(
         answer(history, statement, form, limit, files_allowed=allow_files)
         note(history.freshness())
     return 0
+
+
+@history_app.command(name="app")
+def app(
+    application: str,
+    *,
+    life: int = 0,
+    rows: int = 40,
+    json: Switch = False,
+    flags: HistoryFlags = _FLAGS,
+    common: Common = _COMMON,
+) -> int:
+    """Draws an application's life: its states, asks and allocations as bars in time, and what became of them.
+
+    :param application: its id.
+    :param life: the how-manieth under this id, from 1 [the last].
+    :param rows: at most so many allocations one by one; more are shown together.
+    :param json: print all that is known of it as JSON.
+    """
+    from muster_cli.history.app_life import read
+    from muster_cli.history.app_show import show
+    from muster_cli.history.output import note
+    from muster_cli.history.source import find
+    from muster_cli.history.store import opened
+
+    if rows < 1:
+        raise UsageError(f"--rows {rows}: expected at least 1")
+    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+        show(read(history, application, life), rows, as_json=json)
+        note(history.freshness())
+    return 0

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -50,6 +50,17 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=_PIPED_WIDTH, no_color=True)
 
 
+def show(what: RenderableType) -> None:
+    """Prints it; in a pipe without blanks at the ends of lines."""
+    out = console()
+    if out.is_terminal:
+        out.print(what)
+        return
+    with out.capture() as captured:
+        out.print(what)
+    sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
+
+
 def note(lines: Iterable[str]) -> None:
     """Says something beside the answer: on standard error, so that a pipe gets the answer alone."""
     out = Console(stderr=True)
@@ -74,7 +85,7 @@ def print_rows(found: Rows, form: Form) -> None:
         case Form.TABLE:
             out, rows = console(), [list(row) for row in found.rows]
             fits = _width(found.columns, rows) <= out.width
-            out.print(_table(found.columns, rows) if fits or not rows else _records(found.columns, rows))
+            show(_table(found.columns, rows) if fits or not rows else _records(found.columns, rows))
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:

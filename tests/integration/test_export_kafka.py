@@ -60,7 +60,7 @@ async def test_restart_ring_rest_and_history(kafka_bootstrap: str, tmp_path: Pat
                 ]
         await second.stop()
         # 3. history has every event once
-        query = f"select id from read_parquet('{tmp_path}/*.parquet') order by id"
+        query = f"select id from read_parquet('{tmp_path}/**/*.parquet') order by id"
         ids = await asyncio.to_thread(lambda: duckdb.sql(query).fetchall())
         assert ids == [(n,) for n in range(230)]
     finally:

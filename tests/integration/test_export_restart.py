@@ -94,7 +94,7 @@ async def ids_in_log(log: Log, topics: Topics) -> list[tuple[str, int]]:
 
 
 def ids_in_parquet(folder: Path) -> list[tuple[str, int]]:
-    return duckdb.sql(f"select rm, id from read_parquet('{folder}/*.parquet') order by all").fetchall()
+    return duckdb.sql(f"select rm, id from read_parquet('{folder}/**/*.parquet') order by all").fetchall()
 
 
 async def test_kill_9_in_the_middle_several_times(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_parquet_and_duckdb_answer_about_a_day(log: SqliteLog, tmp_path: P
     def ask() -> list[tuple[Any, ...]]:
         return duckdb.sql(
             "select change_detail, count(*), sum(resource['vcore']), min(object_id)"
-            f" from read_parquet('{tmp_path}/history/*.parquet') group by 1"
+            f" from read_parquet('{tmp_path}/history/**/*.parquet') group by 1"
         ).fetchall()
 
     assert await asyncio.to_thread(ask) == [("APP_ALLOC", 500, 499 * 250, "app-0")]

@@ -17,6 +17,7 @@ from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import BusError, LogUnavailable
 from muster_bus.log import Log
 from muster_bus.settings import make_log
+from muster_event_publisher.errors import SinkSettingsWrong
 from muster_service.http_server import HttpServer
 from rich.console import Console
 
@@ -28,7 +29,7 @@ from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_de
 log = structlog.get_logger(__name__)
 
 # What is on the gRPC address.
-_SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics; health and reflection"
+_SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection"
 # An address that was taken between the check and the start.
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
@@ -69,7 +70,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}")
         if settings.gateway.http_address:
             console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
-        console.print(f"  data   {data_dir}   log.db, sessions.db, history/*.parquet")
+        console.print(f"  data   {data_dir}   log.db, sessions.db, history/**/*.parquet")
 
     return _serve(settings, _everything, ready)
 
@@ -126,6 +127,7 @@ def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_event_publisher.app import PublisherService
 
     addresses.check_free("publisher.http_address", settings.publisher.http_address)
+    addresses.check_free("publisher.grpc_address", settings.publisher.grpc_address)
     service = PublisherService(settings.publisher, bus, settings.log.topics(), clock)
     return Plan([], [Part("event-publisher", service)], [service.healthy])
 
@@ -149,6 +151,7 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
         clock,
         view=view.asgi,
         publisher=publisher.asgi,
+        events=publisher.events_service,
         ready_when=[scheduler.healthy],
     )
     # The gateway last: who connects finds everything there; and first to stop, so that nobody is half served.
@@ -198,7 +201,10 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
     with signals(stop):
-        opened, parts, checks = build(settings, bus, clock)
+        try:
+            opened, parts, checks = build(settings, bus, clock)
+        except SinkSettingsWrong as error:
+            raise UsageError("\n".join(error.problems)) from error
         await run(
             [Opened("log", lambda: _open(bus, settings), bus.close), *opened],
             parts,

@@ -1,0 +1,179 @@
+"""One partition of ``si.events`` in, the derived records of it out. Pure; both drivers are around this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from muster_bus.log import OutRecord, Record
+from muster_bus.topics import (
+    HEADER_EVENT_ID,
+    HEADER_INSTANCE,
+    HEADER_RM_ID,
+    HEADER_TRACKING,
+    Topics,
+    parse_state_key,
+    state_key,
+)
+
+from muster_event_publisher.codec import decode
+from muster_event_publisher.derive.facts import fact_of
+from muster_event_publisher.derive.fan_out import FanOut
+from muster_event_publisher.derive.usage import S_IN_NS, RmUsage, StateWrite, WindowUsage, seconds
+from muster_event_publisher.errors import UsageMismatch
+
+# Kind and name, in keys, of the record that says until when an RM's usage is known.
+KNOWN_KIND, KNOWN_NAME = "rm", "-"
+# Longest decimal of an event's id: ids are signed 64-bit numbers.
+_ID_DIGITS = 19
+
+
+class Derived(NamedTuple):
+    """What a batch gives. A driver without transactions writes ``records`` first, then ``states`` in their order."""
+
+    records: list[OutRecord]
+    states: list[OutRecord]
+
+
+class PartitionDeriver:
+    """Fan-out and usage of one partition.
+
+    :param window_s: length of the windows of usage.
+    :param fan_out: whether each event goes to the topic of its kind.
+    :param usage: whether usage is summed.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        partition: int,
+        *,
+        window_s: int,
+        refresh_windows: int,
+        fan_out: bool = True,
+        usage: bool = True,
+    ) -> None:
+        self._topics, self._partition = topics, partition
+        self._window_ns, self._refresh_windows = window_s * S_IN_NS, refresh_windows
+        self._fan_out = FanOut(topics) if fan_out else None
+        self._usage_wanted = usage
+        self._rms: dict[str, RmUsage] = {}
+        self._changed: dict[str, RmUsage] = {}
+        self._records: list[OutRecord] = []
+        self._states: list[OutRecord] = []
+
+    def restore(self, states: Iterable[tuple[bytes, bytes]]) -> None:
+        """Takes the newest record of each key of ``si.usage-state``. Raises UsageMismatch."""
+        found: dict[str, list[tuple[tuple[str, str], bytes]]] = {}
+        for key, value in states:
+            rm_id, kind, (name,) = parse_state_key(key)
+            found.setdefault(rm_id, []).append(((kind, name), value))
+        for rm_id, values in found.items():
+            self._rms[rm_id] = rm = RmUsage(self._window_ns, self._refresh_windows)
+            other_ns = rm.restore(values)
+            if other_ns is not None:
+                topics = (self._topics.usage, self._topics.usage_state)
+                raise UsageMismatch(self._window_ns // S_IN_NS, other_ns // S_IN_NS, *topics)
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Events in the order of the log. What is no event is passed over; the followers of ``si.events`` count it."""
+        for record in records:
+            if record.value is None:
+                continue
+            event = decode(record.value)
+            if self._fan_out is not None and (routed := self._fan_out.route(record, event)) is not None:
+                self._records.append(routed)
+            if not self._usage_wanted:
+                continue
+            identity = _identity(record)
+            if identity is None:
+                continue
+            rm_id, instance, event_id = identity
+            rm = self._rm(rm_id, instance, event.timestampNano)
+            if rm is not None:
+                rm.take(event_id, event.timestampNano, fact_of(event))
+                self._changed[rm_id] = rm
+
+    def flush(self) -> Derived:
+        """What the events since the last flush give."""
+        for rm_id, rm in self._changed.items():
+            self._flush(rm_id, rm)
+        self._changed.clear()
+        derived = Derived(self._records, self._states)
+        self._records, self._states = [], []
+        return derived
+
+    def usage_of(self, rm_id: str) -> RmUsage | None:
+        """The fold of an RM."""
+        return self._rms.get(rm_id)
+
+    def _rm(self, rm_id: str, instance: str, at_ns: int) -> RmUsage | None:
+        """The fold that an event goes into; None for a repeat from an instance that has ended."""
+        rm = self._rms.get(rm_id)
+        if rm is None:
+            rm = self._rms[rm_id] = RmUsage(self._window_ns, self._refresh_windows, instance)
+            self._flush(rm_id, rm)
+        elif instance in rm.ended:
+            return None
+        elif rm.instance != instance:
+            self._flush(rm_id, rm)
+            rm.begin_instance(instance, at_ns)
+            self._flush(rm_id, rm)
+        return rm
+
+    def _flush(self, rm_id: str, rm: RmUsage) -> None:
+        shown, states = rm.flush()
+        topic, partition = self._topics.usage, self._partition
+        rm_header, instance = (HEADER_RM_ID, rm_id.encode()), (HEADER_INSTANCE, rm.instance.encode())
+        for one in shown:
+            key = state_key(rm_id, one.kind, one.name, str(one.start_ns // S_IN_NS))
+            headers = ((HEADER_EVENT_ID, b"%d" % max(one.event_id, 0)), rm_header, instance)
+            self._records.append(OutRecord(topic, partition, key, _shown(rm_id, one, rm.window_ns), headers))
+        if states and rm.until_ns:
+            key = state_key(rm_id, KNOWN_KIND, KNOWN_NAME)
+            headers = ((HEADER_EVENT_ID, b"%d" % max(rm.applied, 0)), rm_header, instance)
+            self._records.append(OutRecord(topic, partition, key, _known(rm_id, rm), headers))
+        self._states += [self._state(rm_id, write) for write in states]
+
+    def _state(self, rm_id: str, write: StateWrite) -> OutRecord:
+        (kind, name), value = write
+        return OutRecord(self._topics.usage_state, self._partition, state_key(rm_id, kind, name), value)
+
+
+def _identity(record: Record) -> tuple[str, str, int] | None:
+    """RM, instance and id of a tracking event; None for an event of the shim, and for what is no event."""
+    headers = dict(record.headers)
+    number = headers.get(HEADER_EVENT_ID, b"")
+    if headers.get(HEADER_TRACKING) == b"0" or not number.isdigit() or len(number) > _ID_DIGITS:
+        return None
+    try:
+        return headers[HEADER_RM_ID].decode(), headers[HEADER_INSTANCE].decode(), int(number)
+    except (KeyError, UnicodeDecodeError):
+        return None
+
+
+def _shown(rm_id: str, usage: WindowUsage, window_ns: int) -> bytes:
+    """The public form (docs/usage.md). Integrals are exact decimal numbers, which json does not write itself."""
+    resource_seconds = ",".join(f"{json.dumps(name)}:{seconds(value)}" for name, value in usage.quantity_ns.items())
+    rest = {
+        "rm": rm_id,
+        "kind": usage.kind,
+        "name": usage.name,
+        "window_start_s": usage.start_ns // S_IN_NS,
+        "window_s": window_ns // S_IN_NS,
+        "peak": usage.peak,
+        "allocations": usage.allocations,
+        "held": usage.held,
+        "changed_ns": usage.at_ns,
+    }
+    return (_dump(rest)[:-1] + f',"resource_seconds":{{{resource_seconds}}}}}').encode()
+
+
+def _known(rm_id: str, rm: RmUsage) -> bytes:
+    known = {"rm": rm_id, "kind": KNOWN_KIND, "known_until_ns": rm.until_ns, "window_s": rm.window_ns // S_IN_NS}
+    return _dump(known).encode()
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

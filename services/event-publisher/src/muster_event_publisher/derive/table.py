@@ -1,0 +1,216 @@
+"""``si.usage`` in memory, for REST: the windows that were shown, and what follows from them for those in between."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from muster_bus.log import Record
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
+
+from muster_event_publisher.derive.batches import KNOWN_KIND
+from muster_event_publisher.derive.usage import S_IN_NS, Quantities
+
+
+class _Shown(NamedTuple):
+    """A record of ``si.usage``; the integral is over the whole window."""
+
+    quantity_ns: Quantities
+    held: Quantities
+    peak: Quantities
+    allocations: int
+    instance: bytes
+    event_id: int
+
+
+@dataclass(slots=True)
+class _Series:
+    """What was shown of a subject, by the start of the window in ns."""
+
+    starts: list[int] = field(default_factory=list)
+    shown: dict[int, _Shown] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class WindowSum:
+    """Usage of a subject in a window.
+
+    :ivar quantity_ns: quantity × ns, as far as it is known.
+    """
+
+    start_ns: int
+    quantity_ns: Quantities = field(default_factory=dict)
+    peak: Quantities = field(default_factory=dict)
+    allocations: int = 0
+
+    def add(self, quantities: Quantities, times: int = 1) -> None:
+        for name, value in quantities.items():
+            if value * times:
+                self.quantity_ns[name] = self.quantity_ns.get(name, 0) + value * times
+
+    def raise_peak(self, quantities: Quantities) -> None:
+        for name, value in quantities.items():
+            self.peak[name] = max(self.peak.get(name, 0), value)
+
+
+@dataclass(slots=True)
+class RmKnown:
+    """Of which time the usage of an RM is known.
+
+    :ivar from_ns: before it, windows may be missing: the table or the log dropped them.
+    :ivar until_ns: time of the newest event that went in.
+    """
+
+    window_ns: int
+    from_ns: int = 0
+    until_ns: int = 0
+
+
+class UsageTable:
+    """Takes the records of ``si.usage`` in any number of partitions; bounded.
+
+    :param windows_max: windows that are kept per RM, back from the newest event.
+    :param records_max: records that are kept in all; the oldest windows go first.
+    """
+
+    def __init__(self, windows_max: int, records_max: int) -> None:
+        self._windows_max, self._records_max = windows_max, records_max
+        self._shrink_above = records_max
+        self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → what was shown
+        self._known: dict[str, RmKnown] = {}
+        self._swept_ns: dict[str, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def rm_ids(self) -> list[str]:
+        """RMs with usage, sorted."""
+        return sorted(self._known)
+
+    def known(self, rm_id: str) -> RmKnown | None:
+        """Of which time the RM's usage is known; None for an RM without usage."""
+        return self._known.get(rm_id)
+
+    def names(self, rm_id: str, kind: str) -> list[str]:
+        """Names of the subjects, sorted."""
+        return sorted(self._series.get((rm_id, kind), ()))
+
+    def take(self, record: Record, missing_before: bool = False) -> None:
+        """One record, in the order of its partition. Raises ValueError, KeyError or TypeError for what is none.
+
+        :param missing_before: it is the first one, and older ones are not read.
+        """
+        if record.value is None:
+            return
+        value: dict[str, Any] = json.loads(record.value, parse_float=Decimal)
+        rm_id, window_ns = str(value["rm"]), int(value["window_s"]) * S_IN_NS
+        known = self._known.setdefault(rm_id, RmKnown(window_ns))
+        if value["kind"] == KNOWN_KIND:
+            known.until_ns = max(known.until_ns, int(value["known_until_ns"]))
+            self._sweep_if_due(rm_id, known)
+            return
+        start_ns = int(value["window_start_s"]) * S_IN_NS
+        if missing_before:
+            known.from_ns = max(known.from_ns, start_ns)
+        headers = dict(record.headers)
+        shown = _Shown(
+            {name: int(each * S_IN_NS) for name, each in value["resource_seconds"].items()},
+            value["held"], value["peak"], value["allocations"],
+            headers.get(HEADER_INSTANCE, b""), int(headers.get(HEADER_EVENT_ID, b"0")),
+        )  # fmt: skip
+        series = self._series.setdefault((rm_id, value["kind"]), {}).setdefault(value["name"], _Series())
+        before = series.shown.get(start_ns)
+        if before is None:
+            insort(series.starts, start_ns)
+            self._count += 1
+        elif before.instance == shown.instance and before.event_id > shown.event_id:
+            return  # repeated by a deriver that began again a little earlier
+        series.shown[start_ns] = shown
+        if self._count > self._shrink_above:
+            self._shrink()
+
+    def windows(self, rm_id: str, kind: str, name: str, from_ns: int, to_ns: int, step_ns: int) -> list[WindowSum]:
+        """Windows of ``step_ns`` that begin in ``[from_ns, to_ns)``, where anything was used; none is empty.
+
+        :param from_ns: a multiple of ``step_ns``, which is one of the RM's window.
+        """
+        known, series = self._known.get(rm_id), self._series.get((rm_id, kind), {}).get(name)
+        if known is None or series is None:
+            return []
+        sums: dict[int, WindowSum] = {}
+
+        def at(time_ns: int) -> WindowSum:
+            start_ns = time_ns - time_ns % step_ns
+            return sums.setdefault(start_ns, WindowSum(start_ns))
+
+        window_ns = known.window_ns
+        end_ns = min(to_ns, known.until_ns)
+        first = max(bisect_right(series.starts, from_ns) - 1, 0)
+        for index in range(first, bisect_left(series.starts, to_ns)):
+            start_ns = series.starts[index]
+            shown = series.shown[start_ns]
+            # 1. the window itself: what is beyond the newest event has not been yet
+            if start_ns >= from_ns:
+                into = at(start_ns)
+                into.add(shown.quantity_ns)
+                into.add(shown.held, -max(start_ns + window_ns - known.until_ns, 0))
+                into.raise_peak(shown.peak)
+                into.allocations += shown.allocations
+            # 2. those until the next one that was shown
+            more = index + 1 < len(series.starts)
+            until_ns = min(series.starts[index + 1], end_ns) if more else end_ns
+            if shown.held:
+                for begin_ns, finish_ns in _cut(max(start_ns + window_ns, from_ns), until_ns, step_ns):
+                    into = at(begin_ns)
+                    into.add(shown.held, finish_ns - begin_ns)
+                    into.raise_peak(shown.held)
+        found = [sums[start_ns] for start_ns in sorted(sums)]
+        return [one for one in found if any(one.quantity_ns.values()) or one.allocations]
+
+    # ---- bounds ----------------------------------------------------------------------------------------------------
+
+    def _sweep_if_due(self, rm_id: str, known: RmKnown) -> None:
+        horizon_ns = known.until_ns - self._windows_max * known.window_ns
+        # Now and then is enough: what is dropped a little late costs a little memory.
+        if horizon_ns - self._swept_ns.get(rm_id, 0) > max(self._windows_max // 16, 1) * known.window_ns:
+            self._swept_ns[rm_id] = horizon_ns
+            self._sweep(rm_id, horizon_ns - horizon_ns % known.window_ns)
+
+    def _shrink(self) -> None:
+        starts = sorted(start for group in self._series.values() for one in group.values() for start in one.starts)
+        horizon_ns = starts[len(starts) // 4] + 1
+        for rm_id, known in self._known.items():
+            self._sweep(rm_id, horizon_ns - horizon_ns % known.window_ns + known.window_ns)
+        # One of each subject that holds something stays: where these alone are too many, do not try at each record.
+        self._shrink_above = max(self._records_max, self._count + self._count // 4)
+
+    def _sweep(self, rm_id: str, horizon_ns: int) -> None:
+        """Drops the windows before the horizon, but for the last one of each subject that says what is held then."""
+        known = self._known[rm_id]
+        known.from_ns = max(known.from_ns, horizon_ns)
+        for (owner, _), group in self._series.items():
+            if owner != rm_id:
+                continue
+            for name, series in list(group.items()):
+                cut = bisect_left(series.starts, horizon_ns)
+                if cut and series.shown[series.starts[cut - 1]].held:
+                    cut -= 1
+                for start_ns in series.starts[:cut]:
+                    del series.shown[start_ns]
+                del series.starts[:cut]
+                self._count -= cut
+                if not series.starts:
+                    del group[name]
+
+
+def _cut(begin_ns: int, end_ns: int, step_ns: int) -> Iterator[tuple[int, int]]:
+    """``[begin_ns, end_ns)`` in pieces that do not cross a multiple of ``step_ns``."""
+    while begin_ns < end_ns:
+        finish_ns = min(begin_ns - begin_ns % step_ns + step_ns, end_ns)
+        yield begin_ns, finish_ns
+        begin_ns = finish_ns

@@ -1,0 +1,404 @@
+"""Usage of one RM as a fold of its events: resource-seconds in windows. Pure; integers only. The words first.
+
+usage
+    What an application, a queue, a user or a group holds, integrated over time: a quantity held for a second is one
+    quantity-second. Inside, integrals are quantity × ns, so nothing is ever rounded.
+
+subject
+    Whose usage it is: (kind, name). What an allocation of an application adds, it adds to the application, to the
+    application's queue and to every queue above it. Users and groups have events of their own.
+
+window
+    Time is cut into windows of one length, from 1970 on. Time is the events' own, never the wall's; an event that says
+    an earlier time than one before it counts as simultaneous with that one.
+
+book
+    What is known of a subject: what it holds, and the integral, the peak and the new allocations of the window that
+    its last change was in. A book that changes is shown as a :class:`WindowUsage`; one that does not change costs
+    nothing, however many windows go by. Hence the contract: *what a window says it held at its end holds in every
+    later window until the next one that is shown*. So that old ones may be deleted, a book that holds something is
+    shown again after ``refresh_windows``.
+
+repeats
+    Event ids of an RM grow without gap. What was applied is dropped: by the fold's mark, and after a restart in the
+    middle of a batch by the id in each book. See :meth:`RmUsage.flush` for the order that makes the two enough.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+Quantities = dict[str, int]
+
+S_IN_NS = 1_000_000_000
+
+
+class Kind(StrEnum):
+    """What has usage."""
+
+    APPLICATION = "application"
+    QUEUE = "queue"
+    USER = "user"
+    GROUP = "group"
+
+
+class Step(StrEnum):
+    """What an event means for usage."""
+
+    GAIN = "gain"  # the subject holds more; of an application: an allocation
+    LOSS = "loss"
+    JOIN = "join"  # an application enters a queue
+    LEAVE = "leave"
+
+
+class Fact(NamedTuple):
+    """What an event says about usage.
+
+    :ivar kind: APPLICATION, USER or GROUP.
+    :ivar queue: path, of JOIN and LEAVE.
+    """
+
+    step: Step
+    kind: Kind
+    name: str
+    quantities: Mapping[str, int] = {}
+    queue: str = ""
+
+
+class WindowUsage(NamedTuple):
+    """Usage of a subject in the window that starts at ``start_ns``, as if nothing changed until its end.
+
+    :ivar quantity_ns: integrals over the whole window, quantity × ns.
+    :ivar held: what it holds from ``at_ns`` on: in the rest of this window, and in later ones until the next is shown.
+    :ivar peak: the most that it held for any time.
+    :ivar allocations: allocations that it got in the window.
+    :ivar at_ns: time of the last change.
+    :ivar event_id: of the last change.
+    """
+
+    kind: Kind
+    name: str
+    start_ns: int
+    quantity_ns: Quantities
+    held: Quantities
+    peak: Quantities
+    allocations: int
+    at_ns: int
+    event_id: int
+
+
+@dataclass(slots=True)
+class _Book:
+    kind: Kind
+    name: str
+    start_ns: int
+    at_ns: int
+    event_id: int = -1
+    quantity_ns: Quantities = field(default_factory=dict)
+    held: Quantities = field(default_factory=dict)
+    peak: Quantities = field(default_factory=dict)
+    allocations: int = 0
+    shown_ns: int = 0  # start of the window that was shown last
+    queue: str = ""  # of an application
+    joined: bool = False  # it is in its queue now
+
+
+_Subject = tuple[Kind, str]
+# Key parts and the value of what a deriver keeps; None: no more.
+StateWrite = tuple[tuple[str, str], bytes | None]
+_MARK = ("rm", "-")
+_MARK_FIELDS = ("applied", "instance", "ended", "until_ns", "window_ns")
+# A repeat from before so many other instances would have to be years old.
+_ENDED_KEPT = 16
+
+
+class Flushed(NamedTuple):
+    """What a batch gives.
+
+    :ivar shown: first to be written.
+    :ivar states: to be written after that, in this order.
+    """
+
+    shown: list[WindowUsage]
+    states: list[StateWrite]
+
+
+class RmUsage:
+    """The usage of one RM.
+
+    :param window_ns: length of a window.
+    :param refresh_windows: a book that holds something is shown at least every so many windows.
+    :param instance: of the events to come. A new one is flushed once before its first event.
+    """
+
+    def __init__(self, window_ns: int, refresh_windows: int, instance: str = "") -> None:
+        self.window_ns, self.refresh_windows = window_ns, refresh_windows
+        self.instance = instance
+        self.ended: list[str] = []  # instances before this one: their events are repeats
+        self.applied = -1  # the last event id that went into everything it concerns
+        self.until_ns = 0  # time of the newest event: usage is known until then
+        self.repeated = self.unmatched = 0
+        self._books: dict[_Subject, _Book] = {}
+        self._touched: dict[_Subject, _Book] = {}
+        self._dropped: list[_Subject] = []
+        self._shown: list[WindowUsage] = []
+        self._holding: OrderedDict[_Subject, _Book] = OrderedDict()  # in the order of shown_ns
+        self._idle: OrderedDict[_Subject, _Book] = OrderedDict()  # holds nothing; in the order of its last change
+        self._marked = True  # the first mark says which instance the first books are of
+        self._flushed = -1  # the mark that the last flush wrote
+
+    def __len__(self) -> int:
+        return len(self._books)
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def take(self, event_id: int, at_ns: int, fact: Fact | None) -> bool:
+        """One event, in the order of the log; ``fact`` None: it says nothing about usage. False: it is a repeat."""
+        if event_id <= self.applied:
+            self.repeated += 1
+            return False
+        self.applied = event_id
+        self._marked = True
+        self.until_ns = max(self.until_ns, at_ns)
+        if fact is not None:
+            self._apply(event_id, fact)
+        return True
+
+    def begin_instance(self, instance: str, at_ns: int) -> None:
+        """Another instance of the RM begins, whose ids start anew: what the earlier one held is held no more.
+
+        To be called between two flushes, so that no batch holds events of two instances.
+        """
+        self.until_ns = max(self.until_ns, at_ns)
+        for book in self._books.values():
+            self._roll(book, self.until_ns)
+            book.held, book.queue, book.joined = {}, "", False
+            self._note(book, -1)
+        self.ended = [*self.ended, self.instance][-_ENDED_KEPT:]
+        self.instance, self.applied, self._flushed, self._marked = instance, -1, -1, True
+
+    def _apply(self, event_id: int, fact: Fact) -> None:
+        book = self._book(fact.kind, fact.name)
+        if event_id <= book.event_id:
+            return  # it was in the batch that a crash cut off, and this book (so its queues' too) had been written
+        match fact.step:
+            case Step.GAIN | Step.LOSS:
+                sign = 1 if fact.step is Step.GAIN else -1
+                for path in ancestry(book.queue):
+                    self._change(self._book(Kind.QUEUE, path), event_id, fact.quantities, sign, max(sign, 0))
+                self._change(book, event_id, fact.quantities, sign, max(sign, 0))
+            case Step.JOIN | Step.LEAVE:
+                book.joined = fact.step is Step.JOIN
+                if book.joined and book.queue != fact.queue:
+                    self._move(book, event_id, fact.queue)
+                self._note(book, event_id)
+
+    def _move(self, book: _Book, event_id: int, queue: str) -> None:
+        """An application enters a queue; what it holds already goes with it."""
+        before, after = set(ancestry(book.queue)), set(ancestry(queue))
+        if book.held:
+            for path in sorted(before - after):
+                self._change(self._book(Kind.QUEUE, path), event_id, book.held, -1, 0)
+            for path in sorted(after - before):
+                self._change(self._book(Kind.QUEUE, path), event_id, book.held, 1, 0)
+        book.queue = queue
+
+    def _book(self, kind: Kind, name: str) -> _Book:
+        book = self._books.get((kind, name))
+        if book is None:
+            book = self._books[kind, name] = _Book(kind, name, self._start_of(self.until_ns), self.until_ns)
+        return book
+
+    def _change(self, book: _Book, event_id: int, quantities: Mapping[str, int], sign: int, allocations: int) -> None:
+        if event_id <= book.event_id:
+            return  # as above
+        self._roll(book, self.until_ns)
+        for name, value in quantities.items():
+            now = book.held.get(name, 0) + sign * value
+            if now < 0:
+                # The addition was before the log's beginning, or while tracking was off.
+                self.unmatched += 1
+                now = 0
+            if now:
+                book.held[name] = now
+            else:
+                book.held.pop(name, None)
+        book.allocations += allocations
+        self._note(book, event_id)
+
+    def _note(self, book: _Book, event_id: int) -> None:
+        subject = (book.kind, book.name)
+        book.event_id = event_id
+        self._touched[subject] = book
+        if book.held:
+            self._idle.pop(subject, None)
+            if subject not in self._holding:
+                self._holding[subject] = book
+        else:
+            self._holding.pop(subject, None)
+            self._idle[subject] = book
+            self._idle.move_to_end(subject)
+
+    def _roll(self, book: _Book, at_ns: int) -> None:
+        """Brings the integrals up to a time."""
+        if at_ns <= book.at_ns:
+            return
+        start_ns = self._start_of(at_ns)
+        if start_ns == book.start_ns:
+            took_ns = at_ns - book.at_ns
+            for name, value in book.held.items():
+                book.quantity_ns[name] = book.quantity_ns.get(name, 0) + value * took_ns
+            _raise(book.peak, book.held)
+        else:
+            # The window that it leaves must be seen as it ended; those in between follow from what is held.
+            if (book.kind, book.name) in self._touched:
+                self._show(book)
+            took_ns = at_ns - start_ns
+            book.quantity_ns = {name: value * took_ns for name, value in book.held.items()} if took_ns else {}
+            book.peak, book.allocations, book.start_ns = dict(book.held) if took_ns else {}, 0, start_ns
+        book.at_ns = at_ns
+
+    def _start_of(self, at_ns: int) -> int:
+        return at_ns - at_ns % self.window_ns
+
+    def _show(self, book: _Book) -> None:
+        if not (book.shown_ns or book.held or book.allocations or book.quantity_ns):
+            return  # an application that only entered its queue
+        rest_ns = book.start_ns + self.window_ns - book.at_ns
+        whole = dict(book.quantity_ns)
+        for name, value in book.held.items():
+            whole[name] = whole.get(name, 0) + value * rest_ns
+        peak = dict(book.peak)
+        _raise(peak, book.held)
+        self._shown.append(
+            WindowUsage(
+                book.kind, book.name, book.start_ns, whole, dict(book.held), peak, book.allocations,
+                book.at_ns, book.event_id,
+            )
+        )  # fmt: skip
+        book.shown_ns = book.start_ns
+        subject = (book.kind, book.name)
+        if subject in self._holding:
+            self._holding.move_to_end(subject)
+
+    # ---- what comes of it ------------------------------------------------------------------------------------------
+
+    def flush(self) -> Flushed:
+        """What changed since the last flush.
+
+        States come in an order that a crash may cut anywhere: queues, users and groups, then applications, then the
+        mark. Repeats begin after the mark that was written. Where an application's book was written, its queues' were
+        too and drop the repeats by their ids; where it was not, it still says in which queue it was. A book goes only
+        when the mark that was written *before* is past its last change: then nobody repeats what made it.
+        """
+        # 1. books that hold something and were not shown for long
+        now_start_ns = self._start_of(self.until_ns)
+        due_ns = now_start_ns - self.refresh_windows * self.window_ns
+        while self._holding:
+            book = next(iter(self._holding.values()))
+            if book.shown_ns > due_ns:
+                break
+            self._roll(book, self.until_ns)
+            self._touched[book.kind, book.name] = book
+            book.shown_ns = now_start_ns
+            self._holding.move_to_end((book.kind, book.name))
+        # 2. what changed
+        for book in self._touched.values():
+            self._show(book)
+        # 3. books that nobody needs any more
+        while self._idle:
+            subject, book = next(iter(self._idle.items()))
+            if book.start_ns >= now_start_ns or book.event_id > self._flushed:
+                break
+            del self._idle[subject]
+            if not book.joined:
+                self._dropped.append(subject)
+                self._touched.pop(subject, None)
+                del self._books[subject]
+        # 4. states, in the order above
+        states: list[StateWrite] = [(subject, None) for subject in self._dropped if subject not in self._books]
+        applications: list[StateWrite] = []
+        for subject, book in self._touched.items():
+            (applications if book.kind is Kind.APPLICATION else states).append((subject, _encode(book)))
+        states += applications
+        if self._marked:
+            states.append((_MARK, self._mark()))
+            self._flushed = self.applied
+        flushed = Flushed(self._shown, states)
+        self._shown, self._dropped, self._marked = [], [], False
+        self._touched.clear()
+        return flushed
+
+    def held(self, kind: Kind, name: str) -> Quantities:
+        """What a subject holds now."""
+        book = self._books.get((kind, name))
+        return dict(book.held) if book is not None else {}
+
+    def _mark(self) -> bytes:
+        return _dump({name: getattr(self, name) for name in _MARK_FIELDS})
+
+    # ---- restart ---------------------------------------------------------------------------------------------------
+
+    def restore(self, states: Iterable[tuple[tuple[str, str], bytes]]) -> int | None:
+        """Takes what :meth:`flush` gave as states before a restart, the newest of each key, in any order.
+
+        Returns the length of the windows that they were made with, when it is another one, and then takes nothing.
+        """
+        found: dict[tuple[str, str], Any] = {key: json.loads(value) for key, value in states}
+        mark = found.pop(_MARK, None)
+        if mark is not None:
+            if mark["window_ns"] != self.window_ns:
+                return int(mark["window_ns"])
+            for name in _MARK_FIELDS:
+                setattr(self, name, mark[name])
+            self._flushed = self.applied
+        for (kind, name), value in found.items():
+            self._books[Kind(kind), name] = _decode(Kind(kind), name, value)
+        for subject, book in sorted(self._books.items(), key=lambda item: (item[1].shown_ns, item[0])):
+            if book.held:
+                self._holding[subject] = book
+        for subject, book in sorted(self._books.items(), key=lambda item: (item[1].event_id, item[0])):
+            if not book.held:
+                self._idle[subject] = book
+        return None
+
+
+def ancestry(path: str) -> Iterator[str]:
+    """A queue's path and those of the queues above it, the lowest first."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
+def _raise(peak: Quantities, held: Quantities) -> None:
+    for name, value in held.items():
+        if value > peak.get(name, 0):
+            peak[name] = value
+
+
+def seconds(quantity_ns: int) -> str:
+    """An integral as quantity-seconds, exact: a decimal number with up to nine places."""
+    whole, part = divmod(quantity_ns, S_IN_NS)
+    return f"{whole}.{part:09d}".rstrip("0") if part else str(whole)
+
+
+_FIELDS = (
+    "start_ns", "at_ns", "event_id", "quantity_ns", "held", "peak", "allocations", "shown_ns", "queue", "joined",
+)  # fmt: skip
+
+
+def _encode(book: _Book) -> bytes:
+    return _dump({name: getattr(book, name) for name in _FIELDS})
+
+
+def _decode(kind: Kind, name: str, value: Mapping[str, Any]) -> _Book:
+    return _Book(kind, name, **value)
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

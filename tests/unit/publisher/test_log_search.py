@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 
 import pytest
@@ -12,7 +12,7 @@ from muster_bus.log import Record
 from muster_bus.topics import Topics
 from muster_event_publisher.errors import SearchTooLong
 from muster_event_publisher.events import batch_of
-from muster_event_publisher.log_search import LogSearch, read_back
+from muster_event_publisher.log_search import LogSearch, read_range, tail_start
 from unit.publisher.feeding import INSTANCE, Feeder, event
 
 TOPICS = Topics(partitions=1)
@@ -102,10 +102,14 @@ async def test_a_search_is_bounded(log: MemoryLog) -> None:
     assert await search(log).read("rare", INSTANCE, 0, 1) is not None
 
 
-async def read_back_ids(log: MemoryLog, capacity: int, records_max: int) -> dict[str, list[int]]:
+async def newest(
+    log: MemoryLog, capacity: int, records_max: int = 1_000_000, registered: Sequence[str] = ()
+) -> dict[str, list[int]]:
+    """Ids by RM of what reading forward from the tail's start gives."""
     reader = await log.reader(TOPICS.events, 0)
-    pieces = await read_back(reader, 0, await reader.end_offset(), capacity, records_max)
-    records: list[Record] = [record for piece in pieces for record in piece]
+    end = await reader.end_offset()
+    start = await tail_start(reader, 0, end, lambda _rm_id: capacity, registered, records_max)
+    records: list[Record] = [record async for piece in read_range(reader, start, end) for record in piece]
     assert [record.offset for record in records] == sorted({record.offset for record in records})
     ids: dict[str, list[int]] = {}
     for run in batch_of(0, records, 0, 0).runs:
@@ -114,16 +118,25 @@ async def read_back_ids(log: MemoryLog, capacity: int, records_max: int) -> dict
 
 
 @pytest.mark.parametrize("capacity", [1, 50, 5_000])
-async def test_reading_back_finds_the_newest_of_every_rm(log: MemoryLog, capacity: int) -> None:
+async def test_the_tail_has_the_newest_of_every_rm(log: MemoryLog, capacity: int) -> None:
     next_ids = await feed_mixed(log, 4, 300)
-    for rm_id, ids in (await read_back_ids(log, capacity, 1_000_000)).items():
+    for rm_id, ids in (await newest(log, capacity)).items():
         wanted = min(capacity, next_ids[rm_id])
         assert ids[-wanted:] == list(range(next_ids[rm_id] - wanted, next_ids[rm_id]))
 
 
-async def test_reading_back_costs_what_the_ring_holds(log: MemoryLog) -> None:
+async def test_the_tail_costs_what_the_rings_hold(log: MemoryLog) -> None:
     await Feeder(log, TOPICS).events("rm", range(20_000))
-    ids = (await read_back_ids(log, 1_000, 1_000_000))["rm"]
-    assert ids == list(range(19_000, 20_000))
-    assert len((await read_back_ids(log, 10_000, 2_500))["rm"]) == 2_500
-    assert await read_back_ids(log, 0, 1_000_000) == {}
+    assert (await newest(log, 1_000))["rm"] == list(range(19_000, 20_000))
+    assert len((await newest(log, 5_000))["rm"]) <= 10_000
+    assert len((await newest(log, 10_000, 2_500))["rm"]) == 2_500
+    assert len((await newest(log, 0))["rm"]) <= 1_000
+
+
+async def test_an_rm_that_is_registered_is_found_however_long_it_was_quiet(log: MemoryLog) -> None:
+    feeder = Feeder(log, TOPICS)
+    await feeder.events("quiet", range(5))
+    await feeder.events("busy", range(20_000))
+    assert "quiet" not in await newest(log, 1_000)
+    assert (await newest(log, 1_000, registered=["quiet", "busy"]))["quiet"] == list(range(5))
+    assert "quiet" not in await newest(log, 1_000, 5_000, registered=["quiet", "busy"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
+from muster_proto.muster.bus.v1.state_pb2 import RegistrationObject
 from muster_proto.si.v1.si_pb2 import EventRecord, Resource
 
 from muster_event_publisher import metrics
 
 __all__ = [
     "CHANGE_DETAIL_NAMES", "CHANGE_TYPE_NAMES", "TYPE_NAMES", "UNREADABLE_MESSAGE", "EventRecord", "Resource",
-    "decode", "decodes", "enum_name",
+    "decode", "decodes", "enum_name", "registered_extra_config",
 ]  # fmt: skip
 
 # What stands for a record whose bytes do not decode: nothing is left out silently.
@@ -37,6 +38,14 @@ def decodes(value: bytes) -> bool:
     except DecodeError:
         return False
     return True
+
+
+def registered_extra_config(value: bytes) -> dict[str, str] | None:
+    """The ``extraConfig`` of a registration on ``si.state``; None when the bytes do not decode."""
+    try:
+        return dict(RegistrationObject.FromString(value).extra_config)
+    except DecodeError:
+        return None
 
 
 def enum_name(names: dict[int, str], number: int) -> str:

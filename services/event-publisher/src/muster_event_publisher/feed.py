@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 import structlog
@@ -13,7 +13,7 @@ from muster_bus.log import Log, LogReader
 
 from muster_event_publisher import metrics
 from muster_event_publisher.events import EventBatch, ShimEvent, batch_of
-from muster_event_publisher.log_search import read_back
+from muster_event_publisher.log_search import read_range, tail_start
 from muster_event_publisher.ring import Rings, Signal
 from muster_event_publisher.settings import PublisherSettings
 
@@ -29,6 +29,7 @@ class PartitionFeed:
         nothing is lost or doubled where the two ways meet.
 
     :param take_shim: is given the shim events, those of the tail at start too; it must not raise.
+    :param registered: gives the partition's RMs: each gets its ring at start, however long ago its events are.
     """
 
     def __init__(
@@ -39,13 +40,14 @@ class PartitionFeed:
         rings: Rings,
         settings: PublisherSettings,
         take_shim: Callable[[list[ShimEvent]], None] = lambda events: None,
+        registered: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.partition = partition
         self.changed = Signal()
         self.healthy = False
         self.tail_start = self.tail_end = 0
         self._bus, self._topic, self._rings, self._settings = bus, topic, rings, settings
-        self._take_shim = take_shim
+        self._take_shim, self._registered = take_shim, registered
         self._tail: deque[tuple[EventBatch, int]] = deque()
         self._tail_records = 0
         self._reader: LogReader | None = None
@@ -56,7 +58,8 @@ class PartitionFeed:
         self._reader = reader = await self._bus.reader(self._topic, self.partition)
         end = await reader.end_offset()
         limit = self._settings.backfill_records_max
-        for piece in await read_back(reader, self.partition, end, self._settings.ring_capacity, limit):
+        start = await tail_start(reader, self.partition, end, self._rings.capacity_of, self._registered(), limit)
+        async for piece in read_range(reader, start, end):
             batch = batch_of(self.partition, piece, 0, 0)
             self._into_rings(batch)
             await self._pack(batch)
@@ -144,8 +147,6 @@ class PartitionFeed:
         if batch.malformed:
             metrics.MALFORMED.inc(batch.malformed)
             log.error("records that are no events", partition=self.partition, count=batch.malformed, before=batch.end)
-        if not self._settings.tracking_enabled:
-            return
         for run in batch.runs:
             ring = self._rings.ring_for(run.rm_id, run.instance)
             missing, repeated = ring.extend(run.first_id, run.values)
@@ -163,7 +164,9 @@ class PartitionFeed:
         await asyncio.sleep(0)
         for rm_id in {run.rm_id for run in batch.runs}:
             ring = self._rings.get(rm_id)
-            while ring is not None and ring.pack():
+            packed = ring is not None
+            while ring is not None and packed:
+                packed = ring.pack()
                 await asyncio.sleep(0)
 
     def _into_tail(self, batch: EventBatch, records: int) -> None:

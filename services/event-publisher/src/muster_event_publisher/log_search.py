@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 from muster_bus.errors import LogUnavailable
@@ -21,15 +22,21 @@ _SCAN = 1_000
 _PLACES_KEPT = 1_000
 # Longest wait for records that are known to be there.
 _READ_TIMEOUT_S = 5.0
+# Records per read, and most offsets per step, while the rings are filled.
+_PIECE, _STEP_MAX = 5_000, 200_000
 # So many such waits without a record: the log does not answer.
 _ATTEMPTS = 6
 
 
 class OldEvents(NamedTuple):
-    """Events out of the log: consecutive ids from ``first_id`` on."""
+    """Events that are older than the ring: consecutive ids from ``first_id`` on.
+
+    :param source: where they were found: ``log`` or ``history``.
+    """
 
     first_id: int
     values: list[bytes]
+    source: str = "log"
 
 
 class LogSearch:
@@ -134,41 +141,47 @@ class LogSearch:
             self._places.popitem(last=False)
 
 
-async def read_back(reader: LogReader, partition: int, end: int, capacity: int, records_max: int) -> list[list[Record]]:
-    """Reads backwards from ``end`` until every RM seen has ``capacity`` events, or id 0, or the log or the limit ends.
+async def tail_start(
+    reader: LogReader,
+    partition: int,
+    end: int,
+    capacity_of: Callable[[str], int],
+    registered: Sequence[str],
+    records_max: int,
+) -> int:
+    """Where reading forward to ``end`` has to begin to fill the rings of the partition's RMs.
 
-    Returns pieces of the log in log order. It costs what the ring holds, however long the log is.
+    It reads backwards until every RM that is registered or was seen has ``capacity_of`` events, or id 0, or until the
+    log or ``records_max`` ends. What is read is not kept: a ring may be larger than what memory takes twice.
     """
     first = await reader.first_offset()
-    pieces: list[list[Record]] = []
-    counts: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    read, step, low = 0, max(capacity, 1_000), end
-    while low > first and read < records_max and capacity > 0:
-        start = max(first, low - min(step, max(records_max - read, 1)))
-        piece = await _read_range(reader, start, low)
-        pieces.insert(0, piece)
-        read += len(piece)
-        for run in batch_of(partition, piece, start, low).runs:
-            counts[run.rm_id] = counts.get(run.rm_id, 0) + len(run)
-            lowest[run.rm_id] = min(lowest.get(run.rm_id, run.first_id), run.first_id)
-        if counts and all(counts[rm] >= capacity or lowest[rm] == 0 for rm in counts):
+    missing = {rm_id: capacity_of(rm_id) for rm_id in registered}
+    read, step, low = 0, 1_000, end
+    while low > first and read < records_max:
+        start = max(first, low - min(step, records_max - read))
+        count = 0
+        async for piece in read_range(reader, start, low):
+            count += len(piece)
+            for run in batch_of(partition, piece, start, low).runs:
+                left = missing.get(run.rm_id, capacity_of(run.rm_id)) - len(run)
+                missing[run.rm_id] = left if run.first_id else 0
+        read, low = read + count, start
+        if missing and all(left <= 0 for left in missing.values()):
             break
-        low, step = start, step * 2
-    return pieces
+        step = min(step * 2, _STEP_MAX)
+    return low
 
 
-async def _read_range(reader: LogReader, start: int, end: int) -> list[Record]:
-    """The visible records in ``[start, end)``."""
-    records: list[Record] = []
+async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[list[Record]]:
+    """The visible records in ``[start, end)``, in pieces."""
     reader.seek(start)
     attempts = 0
     while reader.position < end:
-        part = await reader.read(10_000, _READ_TIMEOUT_S)
-        records += part
-        attempts = 0 if part else attempts + 1
+        records = list(await reader.read(_PIECE, _READ_TIMEOUT_S))
+        attempts = 0 if records else attempts + 1
         if attempts == _ATTEMPTS:
             raise LogUnavailable(f"no records from position {reader.position}, though the log ends at {end}")
-    while records and records[-1].offset >= end:
-        records.pop()
-    return records
+        while records and records[-1].offset >= end:
+            records.pop()
+        if records:
+            yield records

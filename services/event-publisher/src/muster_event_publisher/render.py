@@ -7,6 +7,7 @@ the keys of maps sorted, a line feed at the end of a body.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from typing import TypeVar
 
 from muster_service.go_json import go_text
@@ -22,6 +23,8 @@ _BACKS: dict[bytes, bytes | None] = {}
 # Upper halves of time stamps: 268 ms each.
 _UPPER_TIMES: dict[bytes, int | None] = {}
 _PIECES_MAX = 8_192
+# Chunks of streams: some 60 KB each.
+_CHUNKS_KEPT = 16
 # ASCII that JSON takes as it is.
 _PLAIN = re.compile(rb"[ !#-%\'-;=?-\[\]-~]*").fullmatch
 
@@ -172,6 +175,7 @@ class EventLines:
 
     def __init__(self, slots: int) -> None:
         self._slots: list[tuple[int, bytes] | None] = [None] * max(slots, 1)
+        self._chunks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def get(self, event_id: int, value: bytes | None) -> bytes:
         """The event's JSON without a line feed; a stand-in for one that is missing."""
@@ -184,6 +188,16 @@ class EventLines:
         line = event_json(value)
         self._slots[place] = (event_id, line)
         return line
+
+    def chunk(self, start: int, end: int) -> bytes | None:
+        """The stream lines of the events ``start`` to ``end - 1``, if another stream has just sent them."""
+        return self._chunks.get((start, end))
+
+    def keep_chunk(self, start: int, end: int, body: bytes) -> None:
+        """Remembers them for the streams that are at the same place."""
+        self._chunks[start, end] = body
+        if len(self._chunks) > _CHUNKS_KEPT:
+            self._chunks.popitem(last=False)
 
 
 def _resource(record: EventRecord) -> str:

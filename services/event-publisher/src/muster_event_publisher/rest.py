@@ -7,12 +7,15 @@ What Muster adds never changes a body that the core would send; it is in headers
 ``?start=`` of a stream
     the id of the first event: a client that lost its stream goes on where it was.
 ``X-Muster-Events-Source``
-    ``log`` when the answer was read from the log because the events are older than the ring; else ``ring``.
+    batch: where the records are from: ``ring``; ``log`` or ``history`` (the exported events) when they are older.
 ``X-Muster-Next-ID``
     batch: the ``start`` for the next request; stream: the id of its first event line.
 ``X-Muster-Events-Missing``
-    ids (first-last, comma-separated) that the log itself does not have. In a batch each has a stand-in record with a
-    message, so that the n-th record always has the id ``start + n``.
+    ids (first-last, comma-separated) that are nowhere. In a batch each has a stand-in record with a message where
+    others surround it, so that the n-th record always has the id ``start + n``.
+``X-Muster-Events-Note``
+    batch: one sentence when the answer is not all that was asked for: an id that is not present yet, events that are
+    gone, a count above the limit.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from muster_bus.errors import LogError
@@ -32,9 +37,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from muster_event_publisher import render
-from muster_event_publisher.errors import RequestRefused, SearchTooLong
-from muster_event_publisher.ring import EventRing
+from muster_event_publisher import metrics, render
+from muster_event_publisher.errors import RequestRefused, SearchTooLong, SinkError
+from muster_event_publisher.ring import EventRing, Piece
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStream, EventStreams
@@ -59,6 +64,43 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 HealthCheck = Callable[[], Awaitable[list[str]]]
 
 
+@dataclass(slots=True)
+class _Batch:
+    """An answer while it is made; ``lowest``, ``highest`` and ``next_id`` are of the ring as it was asked."""
+
+    lowest: int
+    highest: int
+    next_id: int
+    source: str
+    lines: list[bytes] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)
+
+    def note_missing(self, first_id: int, values: Sequence[bytes | None]) -> None:
+        for event_id in (first_id + index for index, value in enumerate(values) if value is None):
+            if self.missing and self.missing[-1][1] == event_id - 1:
+                self.missing[-1] = (self.missing[-1][0], event_id)
+            else:
+                self.missing.append((event_id, event_id))
+
+    def go_on_at(self, start: int) -> int:
+        """The ``start`` of the next request."""
+        if self.lines:
+            return start + len(self.lines)
+        if self.missing:
+            return self.missing[-1][1] + 1
+        return min(start, self.next_id)
+
+    def note(self, start: int, wanted: int, limit: int) -> str:
+        if start > self.next_id:
+            return f"event {start} is not present yet, the next event has the id {self.next_id}"
+        if self.missing and not self.lines:
+            first, last = self.missing[-1]
+            return f"events {first} to {last} are gone, go on with start={last + 1}"
+        if wanted > limit and len(self.lines) == limit:
+            return f"count {wanted} is more than one answer holds, which is {limit}"
+        return ""
+
+
 class EventsRest:
     """The endpoints. ``app`` is the whole as one ASGI application.
 
@@ -79,7 +121,7 @@ class EventsRest:
                 Route(BATCH_PATH, _Get(self._batch)),
                 Route(STREAM_PATH, _Get(self._stream)),
                 Route("/health", self._health),
-                Route("/metrics", _metrics),
+                Route("/metrics", _own_metrics),
                 *extra_routes,
             ],
             exception_handlers={404: _not_found},
@@ -87,52 +129,70 @@ class EventsRest:
         self.app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
 
     async def _batch(self, request: Request) -> ASGIApp:
+        began_s = time.monotonic()
         query = _query(request)
         # 1. what is asked
-        limit = self._settings.rest_response_size
-        count = min(_number(query, "count", limit, lowest=1), limit)
-        start = _number(query, "start", 0)
-        ring = self._ring(query)
+        ring = self._source.choose(query.get("rm") or None)
+        limit = self._source.settings.of(ring.rm_id if ring is not None else "").rest_response_size
+        wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
         if ring is None:
             return await _answer(request, render.batch_json("", 0, 0, None), {})
-        # 2. from the ring, or from the log when it is older
-        lowest, highest, headers = ring.lowest, ring.highest, {"X-Muster-Events-Source": "ring"}
-        values: list[bytes | None] = list(ring.slice(start, count))
-        if not values and start < lowest:
-            values = await self._old(ring, start, count, headers)
-        elif missing := ring.gaps(start, start + len(values)):
-            headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in missing)
-        headers.setdefault(
-            "X-Muster-Next-ID", str(start + len(values) if values else max(lowest, min(start, highest + 1)))
-        )
-        # 3. as JSON, in slices
-        lines, get = [], self._source.lines(ring).get
-        for index, value in enumerate(values):
-            lines.append(get(start + index, value))
-            if index % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
-        return await _answer(request, render.batch_json(ring.instance, lowest, highest, lines), headers)
+        count = min(wanted, limit)
+        # 2. from the ring, or from behind it when it is older. (The ring goes on while this is rendered.)
+        found = _Batch(ring.lowest, ring.highest, ring.next_id, "ring")
+        if ring.lowest <= start:
+            await self._render(found, ring, ring.pieces(start, count))
+        elif count:
+            await self._render_old(found, ring, start, count)
+        # 3. and what there is to say about it
+        headers = {"X-Muster-Events-Source": found.source, "X-Muster-Next-ID": str(found.go_on_at(start))}
+        if found.missing:
+            headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in found.missing)
+        if note := found.note(start, wanted, limit):
+            headers["X-Muster-Events-Note"] = note
+        body = render.batch_json(ring.instance, found.lowest, found.highest, found.lines)
+        metrics.BATCH_SECONDS.labels(found.source).observe(time.monotonic() - began_s)
+        return await _answer(request, body, headers)
 
-    async def _old(self, ring: EventRing, start: int, count: int, headers: dict[str, str]) -> list[bytes | None]:
+    async def _render(self, found: _Batch, ring: EventRing, pieces: Sequence[Piece]) -> None:
+        """Renders in slices, so that others get their turn. The newest are rendered once for all who ask."""
+        lines, plain_from = self._source.lines(ring).get, ring.plain_from
+        for piece in pieces:
+            values = piece.values()
+            for index in range(0, len(values), _SLICE):
+                part, first_id = values[index : index + _SLICE], piece.first_id + index
+                if first_id >= plain_from:
+                    found.lines += [lines(event_id, value) for event_id, value in enumerate(part, first_id)]
+                else:
+                    found.lines += [
+                        render.event_json(value) if value is not None else render.missing_json(event_id)
+                        for event_id, value in enumerate(part, first_id)
+                    ]
+                if None in part:
+                    found.note_missing(first_id, part)
+                await asyncio.sleep(0)
+
+    async def _render_old(self, found: _Batch, ring: EventRing, start: int, count: int) -> None:
         try:
-            found = await self._source.old(ring, start, count)
-        except (SearchTooLong, LogError) as error:
+            old = await self._source.old(ring, start, count)
+        except (SearchTooLong, LogError, SinkError) as error:
             raise RequestRefused(503, f"older events cannot be read now: {error}") from error
-        if found is None or found.first_id >= ring.lowest:
-            return []
-        headers["X-Muster-Events-Source"] = "log"
-        if found.first_id != start:
-            # Retention has deleted it: say which is the first that exists.
-            headers["X-Muster-Next-ID"] = str(found.first_id)
-            return []
-        return list(found.values)
+        first_id = min(old.first_id, ring.lowest) if old is not None else ring.lowest
+        if old is None or old.first_id != start:
+            # Gone, or lost: say which is the first that exists, and leave it to the client to go on there.
+            found.missing = [(start, first_id - 1)]
+            return
+        found.source = old.source
+        for index in range(0, len(old.values), _SLICE):
+            found.lines += map(render.event_json, old.values[index : index + _SLICE])
+            await asyncio.sleep(0)
 
     async def _stream(self, request: Request) -> ASGIApp:
         query = _query(request)
         # 1. what is asked
         count = _number(query, "count", 0)
         start = _number(query, "start", 0) if query.get("start") else None
-        ring = self._ring(query)
+        ring = self._source.choose(query.get("rm") or None)
         # 2. where it begins
         cursor = 0
         if ring is not None and start is not None:
@@ -145,16 +205,11 @@ class EventsRest:
             cursor = max(ring.next_id - count, ring.lowest)
         # 3. whether there is room
         host = self._peer(request)
-        self._streams.check_room(host)
+        self._streams.check_room(host, ring.rm_id if ring is not None else "")
         headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
         if ring is not None:
             headers.append((b"x-muster-next-id", str(cursor).encode()))
         return EventStream(self._streams, self._source, ring, cursor, host, headers)
-
-    def _ring(self, query: dict[str, str]) -> EventRing | None:
-        if not self._settings.tracking_enabled or self._settings.ring_capacity == 0:
-            raise RequestRefused(500, "Event tracking is disabled")
-        return self._source.choose(query.get("rm") or None)
 
     def _peer(self, request: Request) -> str:
         """The peer's address; never the Host header, which a client sets as it likes."""
@@ -238,7 +293,7 @@ def _plain(body: str, status: int, headers: dict[str, str]) -> Response:
     return Response(body, status, headers=headers)
 
 
-async def _metrics(request: Request) -> Response:
+async def _own_metrics(request: Request) -> Response:
     return Response(generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

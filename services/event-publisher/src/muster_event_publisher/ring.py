@@ -284,7 +284,7 @@ class Rings:
 
     def __init__(self, capacity: int | Callable[[str], int]) -> None:
         self.changed = Signal()
-        self._capacity: Callable[[str], int] = capacity if callable(capacity) else lambda _rm_id: capacity
+        self.capacity_of: Callable[[str], int] = capacity if callable(capacity) else lambda _rm_id: capacity
         self._unpacked = UnpackedBlocks()
         self._rings: dict[str, EventRing] = {}
 
@@ -304,7 +304,7 @@ class Rings:
         """The RM's ring; a new one for a new RM, and for a new instance of a known one (its ids begin anew)."""
         ring = self._rings.get(rm_id)
         if ring is None or ring.instance != instance:
-            previous, ring = ring, EventRing(rm_id, instance, self._capacity(rm_id), self._unpacked)
+            previous, ring = ring, EventRing(rm_id, instance, self.capacity_of(rm_id), self._unpacked)
             self._rings[rm_id] = ring
             self.changed.notify()
             if previous is not None:
@@ -315,7 +315,7 @@ class Rings:
         """Gives the RM's ring the capacity that is said now, and wakes who reads it."""
         ring = self._rings.get(rm_id)
         if ring is not None:
-            ring.resize(self._capacity(rm_id))
+            ring.resize(self.capacity_of(rm_id))
             ring.changed.notify()
 
     def wake_all(self) -> None:

@@ -1,43 +1,93 @@
-"""Where REST reads events: the rings, and behind them the log."""
+"""Where events are read: the rings, behind them the log, and behind it the exported history."""
 
 from __future__ import annotations
 
-from muster_bus.topics import Topics
+from collections.abc import Sequence
+from typing import Protocol
 
-from muster_event_publisher.errors import RequestRefused
+import structlog
+from muster_bus.errors import LogError
+from muster_bus.topics import Topics
+from muster_service.event_settings import DEFAULT, EventSettings
+
+from muster_event_publisher.errors import RequestRefused, SearchTooLong, SinkError
+from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.log_search import LogSearch, OldEvents
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing, Rings
 
+log = structlog.get_logger(__name__)
+
 # Rendered events kept per RM: about what streams and pollers ask for again within a second or two.
 _LINES_KEPT = 10_000
+_DISABLED = "Event tracking is disabled"
+
+
+class SettingsOfRms(Protocol):
+    """What RMs want of their events (``rm_settings.RmSettings``)."""
+
+    def of(self, rm_id: str) -> EventSettings: ...
+    def tracks(self, rm_id: str) -> bool: ...
+    def registered(self) -> list[str]: ...
+
+
+class _Defaults:
+    """Where nobody says anything."""
+
+    def of(self, rm_id: str) -> EventSettings:
+        return DEFAULT
+
+    def tracks(self, rm_id: str) -> bool:
+        return True
+
+    def registered(self) -> list[str]:
+        return []
 
 
 class EventSource:
     """The events of all RMs, by id.
 
-    :param searches: per partition; empty: events older than the ring are not looked up.
+    :param searches: per partition; empty: events older than the ring are not looked up in the log.
+    :param history: asked in this order for what the log does not have either.
     """
 
-    def __init__(self, rings: Rings, searches: list[LogSearch], topics: Topics) -> None:
+    def __init__(
+        self,
+        rings: Rings,
+        searches: list[LogSearch],
+        topics: Topics,
+        history: Sequence[HistoryReader] = (),
+        settings: SettingsOfRms | None = None,
+    ) -> None:
         self.rings = rings
-        self._searches, self._topics = searches, topics
+        self.settings: SettingsOfRms = settings if settings is not None else _Defaults()
+        self._searches, self._topics, self._history = searches, topics, history
         self._lines: dict[str, tuple[str, EventLines]] = {}
 
     def choose(self, rm_id: str | None) -> EventRing | None:
         """The ring that a request means; None when no RM has events yet.
 
-        Raises RequestRefused: 404 for an RM without events; 400 when several have some and none is named.
+        Raises RequestRefused: 500 when events are not tracked; 404 for an RM without events; 400 when several have
+        some and none is named.
         """
-        known = self.rings.rm_ids()
+        tracks = self.settings.tracks
+        known = [known_id for known_id in self.rings.rm_ids() if tracks(known_id)]
         if rm_id is not None:
             ring = self.rings.get(rm_id)
+            if not tracks(rm_id):
+                raise RequestRefused(500, _DISABLED)
             if ring is None:
                 raise RequestRefused(404, f'parameter "rm": no events of {rm_id}{_listed(known)}')
             return ring
         if len(known) > 1:
             raise RequestRefused(400, f'parameter "rm" is needed{_listed(known)}')
-        return self.rings.get(known[0]) if known else None
+        if known:
+            return self.rings.get(known[0])
+        # Nobody's events are to be had: is there somebody who might still have some?
+        others = {*self.rings.rm_ids(), *self.settings.registered()} or {""}
+        if not any(map(tracks, others)):
+            raise RequestRefused(500, _DISABLED)
+        return None
 
     def lines(self, ring: EventRing) -> EventLines:
         """The renderer of the RM's events; it belongs to the RM's present instance."""
@@ -47,11 +97,39 @@ class EventSource:
         return known[1]
 
     async def old(self, ring: EventRing, start: int, count: int) -> OldEvents | None:
-        """Events from ``start`` on out of the log; None when it has none. Raises SearchTooLong, LogError."""
-        if not self._searches:
-            return None
-        search = self._searches[self._topics.partition_of(ring.rm_id)]
-        return await search.read(ring.rm_id, ring.instance, start, count)
+        """Events from ``start`` on, or from the first id behind it that exists; None: there are none.
+
+        The log is asked first, then the history. Raises SearchTooLong, LogError, SinkError: one of them cannot say
+        now, and none has the event ``start`` itself. (To go on with a later one then would hide events.)
+        """
+        found: list[OldEvents] = []
+        error: Exception | None = None
+        # 1. the log
+        if self._searches:
+            search = self._searches[self._topics.partition_of(ring.rm_id)]
+            try:
+                events = await search.read(ring.rm_id, ring.instance, start, count)
+            except (SearchTooLong, LogError) as problem:
+                error = problem
+            else:
+                if events is not None:
+                    found.append(events)
+        # 2. the stores, until one has the event itself
+        for reader in self._history:
+            if any(events.first_id == start for events in found):
+                break
+            try:
+                events = await reader.read(ring.rm_id, ring.instance, start, count)
+            except SinkError as problem:
+                error = error or problem
+                log.warning("exported events cannot be read now", store=reader.name, error=str(problem))
+                continue
+            if events is not None and events.values:
+                found.append(events._replace(source="history"))
+        best = min(found, key=lambda events: events.first_id, default=None)
+        if error is not None and (best is None or best.first_id != start):
+            raise error
+        return best
 
 
 def _listed(rm_ids: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -18,7 +19,7 @@ from muster_service.go_json import error_body
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
-from muster_event_publisher.errors import RequestRefused, SearchTooLong
+from muster_event_publisher.errors import RequestRefused, SearchTooLong, SinkError
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing
 from muster_event_publisher.source import EventSource
@@ -35,7 +36,7 @@ _LAST_LINE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """See the settings of the same names."""
+    """See the settings of the same names. ``total`` and ``per_host`` are those of an RM that says nothing else."""
 
     total: int
     per_host: int
@@ -47,19 +48,24 @@ class StreamLimits:
 class EventStreams:
     """All open streams, and their limits."""
 
-    def __init__(self, limits: StreamLimits, clock: Clock) -> None:
+    def __init__(
+        self, limits: StreamLimits, clock: Clock, room_of: Callable[[str], tuple[int, int]] | None = None
+    ) -> None:
         self.limits, self.clock = limits, clock
         self.stopping = False
+        self._room_of = room_of or (lambda _rm_id: (limits.total, limits.per_host))
         self._open: set[EventStream] = set()
-        self._hosts: Counter[str] = Counter()
+        self._of_rm: Counter[str] = Counter()
+        self._of_host: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def check_room(self, host: str) -> None:
-        """Raises RequestRefused (503) when a limit is reached."""
-        limit = "total" if len(self._open) >= self.limits.total else ""
-        if self._hosts[host] >= self.limits.per_host:
+    def check_room(self, host: str, rm_id: str = "") -> None:
+        """Raises RequestRefused (503) when a limit of the RM's is reached; no id: no RM has events yet."""
+        total, per_host = self._room_of(rm_id)
+        limit = "total" if self._of_rm[rm_id] >= total else ""
+        if self._of_host[rm_id, host] >= per_host:
             limit = "host"
         if limit or self.stopping:
             metrics.STREAMS_REFUSED.labels(limit or "stopping").inc()
@@ -67,14 +73,14 @@ class EventStreams:
 
     def enter(self, stream: EventStream) -> None:
         self._open.add(stream)
-        self._hosts[stream.host] += 1
+        self._of_rm[stream.rm_id] += 1
+        self._of_host[stream.rm_id, stream.host] += 1
         metrics.STREAMS.set(len(self._open))
 
     def leave(self, stream: EventStream) -> None:
         self._open.discard(stream)
-        self._hosts[stream.host] -= 1
-        if not self._hosts[stream.host]:
-            del self._hosts[stream.host]
+        self._of_rm -= Counter({stream.rm_id: 1})
+        self._of_host -= Counter({(stream.rm_id, stream.host): 1})
         metrics.STREAMS.set(len(self._open))
 
     async def watch(self) -> None:
@@ -106,6 +112,8 @@ class EventStream:
         headers: list[tuple[bytes, bytes]],
     ) -> None:
         self.host = host
+        # As it was at first, for the limits.
+        self.rm_id = ring.rm_id if ring is not None else ""
         self.cursor = cursor
         self._streams, self._source, self._ring, self._headers = streams, source, ring, headers
         self._limits = streams.limits
@@ -155,7 +163,8 @@ class EventStream:
             if self._streams.stopping:
                 self._finish("stopping", "the event publisher is stopping")
                 return
-            self._ring = next(iter(self._source.rings.all()), None)
+            tracks = self._source.settings.tracks
+            self._ring = next((ring for ring in self._source.rings.all() if tracks(ring.rm_id)), None)
             if self._ring is None:
                 await self._source.rings.changed.wait(None)
             else:
@@ -163,8 +172,10 @@ class EventStream:
         ring, lines = self._ring, self._source.lines(self._ring)
         await self._put(send, render.instance_line(ring.instance))
         while self._end is None:
+            if not self._source.settings.tracks(ring.rm_id):
+                self._finish("disabled", "event tracking is disabled")
             # 2. what is older than the ring comes from the log
-            if self.cursor < ring.lowest:
+            elif self.cursor < ring.lowest:
                 await self._send_old(send, ring)
             # 3. what the ring has
             elif self.cursor < ring.next_id:
@@ -180,27 +191,18 @@ class EventStream:
                     await self._put(send, render.instance_line(ring.instance))
 
     async def _send_ring(self, send: Send, ring: EventRing, lines: EventLines) -> None:
-        values = ring.slice(self.cursor, _CHUNK)
-        body: list[bytes] = []
-        missing_from: int | None = None
-        for event_id, value in enumerate(values, self.cursor):
-            if value is None:
-                missing_from = event_id if missing_from is None else missing_from
-                continue
-            if missing_from is not None:
-                body.append(render.resync_line(ring.instance, missing_from, event_id))
-                missing_from = None
-            body += (lines.get(event_id, value), b"\n")
-        end = self.cursor + len(values)
-        if missing_from is not None:
-            body.append(render.resync_line(ring.instance, missing_from, end))
-        await self._put(send, b"".join(body))
+        end = min(self.cursor + _CHUNK, ring.next_id)
+        body = lines.chunk(self.cursor, end)
+        if body is None:
+            body = _chunk(ring, lines, self.cursor, end)
+            lines.keep_chunk(self.cursor, end, body)
+        await self._put(send, body)
         self.cursor = end
 
     async def _send_old(self, send: Send, ring: EventRing) -> None:
         try:
             found = await self._source.old(ring, self.cursor, _CHUNK)
-        except (SearchTooLong, LogError) as error:
+        except (SearchTooLong, LogError, SinkError) as error:
             self._finish("log", f"older events cannot be read: {error}")
             return
         first_id = min(found.first_id, ring.lowest) if found else ring.lowest
@@ -240,3 +242,22 @@ class EventStream:
         self._gone = True
         if self._task is not None:
             self._task.cancel()
+
+
+def _chunk(ring: EventRing, lines: EventLines, start: int, end: int) -> bytes:
+    """The lines of the events ``start`` to ``end - 1``, which the ring holds."""
+    body: list[bytes] = []
+    missing_from: int | None = None
+    live = start >= ring.plain_from
+    for event_id, value in enumerate(ring.slice(start, end - start), start):
+        if value is None:
+            missing_from = event_id if missing_from is None else missing_from
+            continue
+        if missing_from is not None:
+            body.append(render.resync_line(ring.instance, missing_from, event_id))
+            missing_from = None
+        # What is old is not remembered: it would push out what all others ask for.
+        body += (lines.get(event_id, value) if live else render.event_json(value), b"\n")
+    if missing_from is not None:
+        body.append(render.resync_line(ring.instance, missing_from, end))
+    return b"".join(body)

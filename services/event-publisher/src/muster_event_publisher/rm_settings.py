@@ -1,0 +1,178 @@
+"""What each RM wants of its events: the publisher follows the RMs' registrations on ``si.state``.
+
+An RM says it in its ``extraConfig`` (``muster_service.event_settings`` has the keys); the scheduler records it with
+the RM's registration. What an RM does not say is as the publisher's own settings say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from muster_bus.errors import LogError, LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader
+from muster_bus.topics import Topics, parse_state_key
+from muster_service import event_settings
+from muster_service.event_settings import EventSettings
+
+from muster_event_publisher.codec import registered_extra_config
+from muster_event_publisher.settings import PublisherSettings
+
+log = structlog.get_logger(__name__)
+
+# The kind of the records that are read, in their keys; the scheduler's name for it.
+REGISTRATION = "reg"
+_MARK = f"/{REGISTRATION}/".encode()
+_READ_RECORDS = 10_000
+_READ_TIMEOUT_S = 5.0
+# Between two reads that gave something: registrations are rare among what is written there, and not urgent.
+_REST_S = 0.25
+
+
+class RmSettings:
+    """The settings in force, by RM.
+
+    :param changed: is called with the id of an RM whose settings have changed since :meth:`start`.
+    """
+
+    def __init__(self, bus: Log, topics: Topics, own: PublisherSettings, changed: Callable[[str], None]) -> None:
+        self._bus, self._topics, self._changed = bus, topics, changed
+        self._retry_s = (own.retry_min_s, own.retry_max_s)
+        self._poll_s, self._start_s = own.poll_s, own.rm_settings_timeout_s
+        self._own = EventSettings(
+            tracking_enabled=own.tracking_enabled,
+            request_store_capacity=own.request_store_capacity,
+            ring_buffer_capacity=own.ring_capacity,
+            rest_response_size=own.rest_response_size,
+            max_streams=own.max_streams,
+            max_streams_per_host=own.max_streams_per_host,
+        )
+        self._said: dict[str, EventSettings] = {}
+        self._readers: dict[int, LogReader] = {}
+        self._late: set[int] = set()
+
+    def of(self, rm_id: str) -> EventSettings:
+        """The RM's settings; the publisher's own for an RM that is not known."""
+        said = self._said.get(rm_id)
+        if said is None:
+            return self._own
+        names = said.given
+        return replace(self._own, **{name: getattr(said, name) for name in names}, given=names)
+
+    def tracks(self, rm_id: str) -> bool:
+        """Whether the RM's events are collected and given out (seed 002: a ring of size 0 turns it off as well)."""
+        settings = self.of(rm_id)
+        return settings.tracking_enabled and settings.ring_buffer_capacity > 0
+
+    def ring_capacity(self, rm_id: str) -> int:
+        """Events that the RM's ring holds."""
+        return self.of(rm_id).ring_buffer_capacity if self.tracks(rm_id) else 0
+
+    def registered(self, partition: int | None = None) -> list[str]:
+        """The RMs that are registered: all, or those of a partition."""
+        wanted = [rm for rm in self._said if partition is None or self._topics.partition_of(rm) == partition]
+        return sorted(wanted)
+
+    @property
+    def problems(self) -> list[str]:
+        """What does not work now."""
+        return [
+            f"the settings of the RMs of partition {partition} are not read yet" for partition in sorted(self._late)
+        ]
+
+    async def start(self) -> None:
+        """Reads what is registered now, for at most ``rm_settings_timeout_s``: then it goes on without, and says so."""
+        partitions = range(self._topics.partitions)
+        self._late = set(partitions)
+        for partition in partitions:
+            self._readers[partition] = await self._bus.reader(self._topics.state, partition)
+        try:
+            async with asyncio.timeout(self._start_s):
+                await asyncio.gather(*map(self._read_all, partitions))
+        except (TimeoutError, LogError) as error:
+            log.warning(
+                "the RMs' event settings are not read yet; until then the publisher's own hold",
+                partitions=sorted(self._late),
+                within_s=self._start_s,
+                error=str(error) or type(error).__name__,
+            )
+
+    async def follow(self, partition: int) -> None:
+        """Takes what is registered from now on, for ever."""
+        reader, (pause_s, pause_max_s) = self._readers[partition], self._retry_s
+        end = await self._end_to_be_read(partition)
+        while True:
+            try:
+                records = await self._read(reader, self._poll_s)
+            except LogUnavailable as error:
+                log.warning("the log does not answer", partition=partition, error=str(error), retry_s=pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, pause_max_s)
+                continue
+            pause_s = self._retry_s[0]
+            if reader.position >= end or not records:
+                self._late.discard(partition)
+            if records:
+                await asyncio.sleep(0 if partition in self._late else _REST_S)
+
+    async def close(self) -> None:
+        for reader in self._readers.values():
+            await reader.close()
+
+    async def _read_all(self, partition: int) -> None:
+        reader = self._readers[partition]
+        end = await reader.end_offset()
+        count = 1
+        while reader.position < end and count:
+            count = await self._read(reader, _READ_TIMEOUT_S)
+        self._late.discard(partition)
+
+    async def _end_to_be_read(self, partition: int) -> int:
+        if partition not in self._late:
+            return 0
+        try:
+            return await self._readers[partition].end_offset()
+        except LogError:
+            return 0
+
+    async def _read(self, reader: LogReader, timeout_s: float) -> int:
+        """Takes the registrations among the next records; how many records there were."""
+        position = reader.position
+        try:
+            records = await reader.read(_READ_RECORDS, timeout_s)
+        except OffsetGone as gone:
+            reader.seek(gone.first)  # compacted: what was there has a newer record, or is gone
+            return 1
+        except asyncio.CancelledError:
+            reader.seek(position)  # the time at start is up: follow() goes on here
+            raise
+        for record in records:
+            # Nearly everything here is something else: only keys are looked at.
+            if record.key is not None and _MARK in record.key:
+                self._take(record.key, record.value)
+        return len(records)
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        try:
+            rm_id, kind, _ = parse_state_key(key)
+        except ValueError:
+            return
+        if kind != REGISTRATION:
+            return
+        before = self.of(rm_id)
+        if value is None:
+            self._said.pop(rm_id, None)
+        else:
+            extra_config = registered_extra_config(value)
+            if extra_config is None:
+                log.error("a registration cannot be read; the RM's event settings stay as they are", rm=rm_id)
+                return
+            said, problems = event_settings.read(extra_config, self._said.get(rm_id, event_settings.DEFAULT))
+            self._said[rm_id] = said
+            for problem in problems:
+                log.warning("an event setting of an RM is not in force", rm=rm_id, problem=problem)
+        if self.of(rm_id) != before:
+            log.info("event settings of an RM have changed", rm=rm_id, given=sorted(self.of(rm_id).given))
+            self._changed(rm_id)

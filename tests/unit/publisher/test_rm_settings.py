@@ -1,0 +1,204 @@
+"""What RMs say about their events: known before the rings are filled, followed afterwards, never fatal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from muster_bus.backends.memory import MemoryLog
+from muster_bus.clock import SystemClock
+from muster_bus.errors import LogUnavailable
+from muster_bus.log import LogReader, OutRecord, Record
+from muster_bus.topics import state_key
+from muster_event_publisher.app import PublisherService
+from muster_event_publisher.rm_settings import REGISTRATION
+from muster_event_publisher.settings import PublisherSettings
+from muster_proto.muster.bus.v1.state_pb2 import RegistrationObject
+from muster_scheduler import state_codec
+from muster_service.go_json import error_body
+from unit.publisher.feeding import INSTANCE, Feeder
+from unit.publisher.running import TOPICS, Running, eventually, running, until_next
+from unit.publisher.test_stream import opened
+
+BATCH, STREAM = "/ws/v1/events/batch", "/ws/v1/events/stream"
+
+
+async def say(log: MemoryLog, rm_id: str, extra: dict[str, str] | None, value: bytes | None = None) -> None:
+    """The RM registers with this extraConfig; None: it is gone."""
+    partition = TOPICS.partition_of(rm_id)
+    if extra is not None:
+        value = RegistrationObject(version="1", config="q" * 1000, extra_config=extra).SerializeToString()
+    writer = await log.writer("scheduler")
+    noise = [OutRecord(TOPICS.state, partition, state_key(rm_id, "ask", "default", "a/reg/b", "k"), b"\xff")] * 3
+    registration = OutRecord(TOPICS.state, partition, state_key(rm_id, REGISTRATION, "-"), value)
+    for record in [*noise, registration, *noise]:
+        await writer.append(record)
+    await writer.close()
+
+
+async def filled(publisher: Running, rm_id: str, count: int) -> None:
+    await publisher.feeder.events(rm_id, range(count))
+    await until_next(publisher, rm_id, count)
+
+
+def batch_of(answer: Any) -> tuple[int, int, int]:
+    body = json.loads(answer.content)
+    return body["LowestID"], body["HighestID"], len(body["EventRecords"] or ())
+
+
+def test_the_scheduler_writes_what_is_read_here() -> None:
+    assert REGISTRATION == state_codec.REGISTRATION
+
+
+async def test_settings_are_known_before_the_rings_are_filled() -> None:
+    async with running(ring_capacity=10, rest_response_size=8) as publisher:
+        await say(publisher.log, "small", {"service.event.ringBufferCapacity": "3", "event.RESTResponseSize": "2"})
+        await say(publisher.log, "silent", {"log.level": "debug"})
+        for rm_id in ("small", "silent", "unknown"):
+            await publisher.feeder.events(rm_id, range(20))
+        await publisher.service.start()
+        rings = publisher.service.rings
+        assert {ring.rm_id: ring.capacity for ring in rings.all()} == {"small": 3, "silent": 10, "unknown": 10}
+        assert batch_of(await publisher.http.get(f"{BATCH}?rm=small&start=17")) == (17, 19, 2)
+        assert batch_of(await publisher.http.get(f"{BATCH}?rm=silent&start=10")) == (10, 19, 8)
+        assert batch_of(await publisher.http.get(f"{BATCH}?rm=unknown&start=10")) == (10, 19, 8)
+
+
+async def test_an_update_resizes_the_ring_and_keeps_the_newest() -> None:
+    async with running(poll_s=0.01, ring_capacity=50) as publisher:
+        await publisher.service.start()
+        await filled(publisher, "rm", 30)
+        ring = publisher.service.rings.get("rm")
+        assert ring is not None
+        settings = publisher.service.rm_settings
+        for number, (said, capacity) in enumerate([("5", 5), ("40", 40), ("07", 7), ("-1", 7), ("", 7)]):
+            await say(publisher.log, "rm", {"event.ringBufferCapacity": said, "event.maxStreams": str(number)})
+            await eventually(lambda wanted=number: settings.of("rm").max_streams == wanted)
+            assert (ring.capacity, ring.lowest, ring.next_id) == (capacity, 25, 30)
+        await say(publisher.log, "rm", {})
+        await eventually(lambda: ring.capacity == 50)
+        await say(publisher.log, "rm", {"event.ringBufferCapacity": "9"})
+        await eventually(lambda: ring.capacity == 9)
+        await say(publisher.log, "rm", None)
+        await eventually(lambda: ring.capacity == 50)
+        assert batch_of(await publisher.http.get(BATCH + "?start=25")) == (25, 29, 5)
+
+
+async def test_values_that_cannot_be_read_change_nothing_and_stop_nothing() -> None:
+    async with running(poll_s=0.01) as publisher:
+        await publisher.service.start()
+        await filled(publisher, "rm", 3)
+        settings = publisher.service.rm_settings
+        await say(publisher.log, "rm", {"event.maxStreams": "7"})
+        await eventually(lambda: settings.of("rm").max_streams == 7)
+        await say(publisher.log, "rm", None, b"\xff\xff\xff")
+        await say(publisher.log, "rm", {"event.maxStreams": "many", "event.maxStreamsPerHost": "4"})
+        await eventually(lambda: settings.of("rm").max_streams_per_host == 4)
+        assert settings.of("rm").max_streams == 7
+        assert await publisher.service.healthy()
+
+
+@pytest.mark.parametrize("off", [{"event.trackingEnabled": "f"}, {"service.event.ringBufferCapacity": "0"}])
+async def test_tracking_off_is_an_error_on_rest_and_ends_streams_and_is_undone(off: dict[str, str]) -> None:
+    async with running(poll_s=0.01, listen=True) as publisher:
+        await publisher.service.start()
+        await filled(publisher, "rm", 5)
+        async with opened(publisher) as lines:
+            await lines.next()
+            await say(publisher.log, "rm", off)
+            last = json.loads((await lines.rest())[-1])
+            assert last["message"] == "event tracking is disabled; go on with ?start=5"
+        for path in (BATCH, STREAM, BATCH + "?rm=rm", BATCH + "?count=x"):
+            answer = await publisher.http.get(path)
+            assert (answer.status_code, answer.content) == (500, error_body(500, "Event tracking is disabled"))
+        # Another RM's events are not concerned.
+        await filled(publisher, "other", 2)
+        assert batch_of(await publisher.http.get(BATCH)) == (0, 1, 2)
+        # On again: from here on in memory, what was before from the log.
+        await say(publisher.log, "rm", {})
+        await eventually(lambda: publisher.service.rm_settings.tracks("rm"))
+        await publisher.feeder.events("rm", range(5, 7))
+        await until_next(publisher, "rm", 7)
+        assert batch_of(await publisher.http.get(BATCH + "?rm=rm")) == (5, 6, 7)
+        assert batch_of(await publisher.http.get(BATCH + "?rm=rm&start=5")) == (5, 6, 2)
+
+
+async def test_tracking_off_from_the_beginning() -> None:
+    async with running() as publisher:
+        await say(publisher.log, "rm", {"event.trackingEnabled": "false"})
+        await publisher.service.start()
+        assert (await publisher.http.get(BATCH)).status_code == 500
+        assert (await publisher.http.get(STREAM)).status_code == 500
+
+
+async def test_tracking_on_for_one_rm_where_it_is_off_by_default() -> None:
+    async with running(tracking_enabled=False) as publisher:
+        await say(publisher.log, "rm", {"event.trackingEnabled": "TRUE"})
+        await publisher.service.start()
+        await filled(publisher, "rm", 3)
+        await filled(publisher, "other", 3)
+        assert batch_of(await publisher.http.get(BATCH)) == (0, 2, 3)
+        assert (await publisher.http.get(BATCH + "?rm=other")).status_code == 500
+
+
+async def test_stream_limits_are_those_of_each_rm() -> None:
+    async with running(poll_s=0.01, listen=True, max_streams=5, max_streams_per_host=5) as publisher:
+        await say(publisher.log, "few", {"event.maxStreams": "2"})
+        await say(publisher.log, "none", {"event.maxStreamsPerHost": "0"})
+        await publisher.service.start()
+        for rm_id in ("few", "none", "rm"):
+            await filled(publisher, rm_id, 1)
+        async with (
+            opened(publisher, "?rm=few") as one,
+            opened(publisher, "?rm=few") as two,
+            opened(publisher, "?rm=few") as three,
+            opened(publisher, "?rm=none") as none,
+            opened(publisher, "?rm=rm") as other,
+        ):
+            assert [s.response.status_code for s in (one, two, three, none, other)] == [200, 200, 503, 503, 200]
+            await say(publisher.log, "few", {"event.maxStreams": "3"})
+            await eventually(lambda: publisher.service.rm_settings.of("few").max_streams == 3)
+            async with opened(publisher, "?rm=few") as again:
+                assert again.response.status_code == 200
+
+
+class _Deaf(MemoryLog):
+    """A log whose object states cannot be read for a while."""
+
+    deaf = True
+
+    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
+        reader = await super().reader(topic, partition, start)
+        if topic == TOPICS.state:
+            hear = reader.read
+
+            async def read(max_records: int, timeout_s: float) -> list[Record]:
+                if self.deaf:
+                    raise LogUnavailable("not now")
+                return list(await hear(max_records, timeout_s))
+
+            reader.read = read  # type: ignore[method-assign]
+        return reader
+
+
+async def test_a_log_that_does_not_tell_the_settings_does_not_hold_the_start_up() -> None:
+    log = _Deaf(TOPICS.specs(), SystemClock())
+    await log.start()
+    await say(log, "rm", {"event.ringBufferCapacity": "4"})
+    await Feeder(log, TOPICS).events("rm", range(9))
+    wanted = PublisherSettings(http_address="", ring_capacity=6, retry_min_s=0.01, retry_max_s=0.01, poll_s=0.01)
+    service = PublisherService(wanted, log, TOPICS, SystemClock(), sinks=[])
+    try:
+        await service.start()
+        ring = service.rings.get("rm")
+        assert ring is not None
+        assert (ring.capacity, ring.instance) == (6, INSTANCE)
+        assert any("settings of the RMs of partition" in problem for problem in await service.problems())
+        log.deaf = False
+        await eventually(lambda: ring.capacity == 4)
+        await eventually(lambda: not service.rm_settings.problems)
+        assert await service.healthy()
+    finally:
+        await service.stop()
+        await log.close()

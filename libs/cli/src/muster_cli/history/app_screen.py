@@ -15,7 +15,7 @@ from rich.text import Text
 from muster_cli.history import views
 from muster_cli.history.app_life import Allocation, ApplicationLife, Ask
 from muster_cli.history.bars import Axis
-from muster_cli.history.output import shown_resource, shown_seconds, shown_time
+from muster_cli.history.output import shown_resource, shown_seconds, shown_time, time_unit
 
 _KEY_CELLS = 32
 _BAR_CELLS_MIN = 12
@@ -71,7 +71,7 @@ def _head(life: ApplicationLife) -> Table:
     if first is not None and life.life:
         lines.add_row("waited", f"{shown_seconds((first - life.begin_ns) / 1e9)} for the first allocation")
     if used := life.resource_seconds():
-        unit, size = _unit_of(life)
+        unit, size = time_unit((life.until_ns - life.begin_ns) / 1e9)
         shown = shown_resource({name: value / size for name, value in used.items()})
         lines.add_row("used", escape(f"as much as {shown} for 1 {unit}"))
     return lines
@@ -241,12 +241,6 @@ def _runs_of(found: Sequence[tuple[int, str, str]]) -> list[tuple[int, str, str]
         lines.append((at_ns, what, f"{said}; and {again:,} more" if again else said))
         start = place
     return lines
-
-
-def _unit_of(life: ApplicationLife) -> tuple[str, int]:
-    """Of time, for integrals over this life."""
-    seconds = (life.until_ns - life.begin_ns) / 1e9
-    return ("h", 3600) if seconds >= 3600 else ("min", 60) if seconds >= 60 else ("s", 1)
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from muster_cli.common import Common
 from muster_cli.errors import UsageError
+from muster_cli.history.form import Form
 from muster_cli.history.source import HistoryFlags
 
 history_app = App(name="history", help="What happened: SQL, an application's life, usage over time (docs/history.md).")
@@ -37,16 +39,14 @@ def sql(
     :param limit: most rows; 0: all [100 in a table, else all].
     :param allow_files: the statement may read and write other files.
     """
-    from muster_cli.history.output import Form, note
+    from muster_cli.history.output import note
     from muster_cli.history.source import find
     from muster_cli.history.sql import answer
     from muster_cli.history.store import opened
 
-    if csv and json:
-        raise UsageError("--csv and --json: expected one of them")
+    form = _form(csv=csv, json=json)
     if limit is not None and limit < 0:
         raise UsageError(f"--limit {limit}: expected 0 (all) or more")
-    form = Form.CSV if csv else Form.JSON if json else Form.TABLE
     with opened(find(flags, common.settings, common.set), flags.rm, files_allowed=allow_files) as history:
         answer(history, statement, form, limit, files_allowed=allow_files)
         note(history.freshness())
@@ -82,3 +82,58 @@ def app(
         show(read(history, application, life), rows, as_json=json)
         note(history.freshness())
     return 0
+
+
+@history_app.command(name="usage")
+def usage(
+    *,
+    queue: str = "",
+    user: str = "",
+    group: str = "",
+    app: str = "",
+    begin: Annotated[str, Parameter(name="--from")] = "",
+    end: Annotated[str, Parameter(name="--to")] = "",
+    window: str = "",
+    plot: Path | None = None,
+    csv: Switch = False,
+    json: Switch = False,
+    flags: HistoryFlags = _FLAGS,
+    common: Common = _COMMON,
+) -> int:
+    """What a queue (with all below it), a user, a group or an application had allocated over time: in each window the
+    average and the peak.
+
+    :param queue: its path, such as root.default.
+    :param begin: 2026-11-22T04:30:00Z, or how long before the end, such as 2h [the first usage].
+    :param end: likewise [the newest event].
+    :param window: such as 30s, 5min, 1h [about a 24th of the time].
+    :param plot: also draw it, to this file: .png, .svg or .pdf.
+    :param csv: print CSV: a row for each window and resource type.
+    :param json: print JSON, likewise.
+    """
+    from muster_cli.history import plot as picture
+    from muster_cli.history.output import note
+    from muster_cli.history.source import find
+    from muster_cli.history.store import opened
+    from muster_cli.history.usage import Subject, read
+    from muster_cli.history.usage_show import show
+
+    form = _form(csv=csv, json=json)
+    if sum(map(bool, (queue, user, group, app))) != 1:
+        raise UsageError("expected exactly one of --queue, --user, --group and --app")
+    if plot is not None:
+        picture.check(plot)
+    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+        found = read(history, Subject(queue, user, group, app), begin, end, window, flags.rm)
+        if plot is not None:
+            picture.draw(found, plot)
+            note([f"drawn to {plot}"])
+        show(found, form)
+        note(history.freshness())
+    return 0
+
+
+def _form(*, csv: bool, json: bool) -> Form:
+    if csv and json:
+        raise UsageError("--csv and --json: expected one of them")
+    return Form.CSV if csv else Form.JSON if json else Form.TABLE

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -18,19 +17,12 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from muster_cli.history.form import Form
 from muster_cli.top_screen import amount
 
 _PIPED_WIDTH = 160  # a file has no edge
 _WRAPPED_FROM = 40  # cells of a column
 _S_IN = (("d", 86_400), ("h", 3_600), ("min", 60))
-
-
-class Form(StrEnum):
-    """How rows are printed."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +185,11 @@ def shown_seconds(seconds: float) -> str:
         if len(parts) == 2:
             return " ".join(part for part in parts if not part.startswith("0 ")) or parts[0]
     return f"{parts[0]} {whole} s" if whole else parts[0]
+
+
+def time_unit(seconds: float) -> tuple[str, int]:
+    """For integrals over so long a time: the unit, and its seconds."""
+    return ("h", 3600) if seconds >= 3600 else ("min", 60) if seconds >= 60 else ("s", 1)
 
 
 def shown_quantity(resource_type: str, value: float) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history import output, views
-from muster_cli.history.output import Form, Rows
+from muster_cli.history.form import Form
+from muster_cli.history.output import Rows
 from muster_cli.history.store import History
 
 if TYPE_CHECKING:

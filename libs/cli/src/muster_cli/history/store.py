@@ -102,6 +102,8 @@ def opened(source: Source, rm: str = "", *, files_allowed: bool = False) -> Iter
     connection = duckdb.connect(":memory:")
     try:
         yield _open(connection, source, rm, files_allowed=files_allowed)
+    except duckdb.IOException as error:  # a file went away, or is damaged
+        raise CommandError(f"history in {source.shown} cannot be read: {_first_line(error)}") from error
     finally:
         connection.close()
 

@@ -106,13 +106,13 @@ _PARTS: dict[str, str] = {
     """,
     "used": """
         WITH steps AS (
-            SELECT rm, instance, queue, begin_time AS time, begin_id AS id, resource, 1 AS step
+            SELECT rm, instance, application, queue, begin_time AS time, begin_id AS id, resource, 1 AS step
             FROM allocations WHERE begin_id IS NOT NULL
             UNION ALL
-            SELECT rm, instance, queue, end_time, end_id, resource, -1
+            SELECT rm, instance, application, queue, end_time, end_id, resource, -1
             FROM allocations WHERE begin_id IS NOT NULL AND end_id IS NOT NULL
         )
-        SELECT rm, instance, queue, time, id, step, unnest(map_entries(resource)) AS entry
+        SELECT rm, instance, application, queue, time, id, step, unnest(map_entries(resource)) AS entry
         FROM steps
     """,
 }

@@ -19,7 +19,9 @@ def filled(capacity: int, count: int) -> RequestStore:
 
 
 def positions(reader: RequestReader, count: int = MANY, size: int = MUCH) -> list[int]:
-    return [event.position for event in reader.take(count, size)]
+    taken = reader.take(count, size)
+    reader.sent()
+    return [event.position for event in taken]
 
 
 def test_what_was_sent_is_gone() -> None:
@@ -67,6 +69,25 @@ def test_a_reader_that_leaves_holds_nothing() -> None:
     slow.close()
     assert len(store) == 0
     slow.close()  # again
+
+
+def test_what_was_taken_and_not_sent_is_there_for_the_next_one() -> None:
+    store = filled(10, 3)
+    broken = store.reader()
+    assert len(broken.take(2, MUCH)) == 2
+    assert len(store) == 3
+    broken.close()
+    assert positions(store.reader()) == [0, 1, 2]
+
+
+def test_what_is_being_sent_is_not_dropped() -> None:
+    store = filled(2, 2)
+    reader = store.reader()
+    reader.take(MANY, MUCH)
+    store.add(2, b"x")
+    store.add(3, b"x")
+    reader.sent()
+    assert (positions(reader), reader.dropped, store.dropped) == ([2, 3], 0, 0)
 
 
 def test_a_reader_goes_on_behind_a_position() -> None:

@@ -6,7 +6,8 @@ publisher has one store for each RM, a gateway one for each callback stream; bot
 full
     The newest events stay. What is pushed out before it was sent is counted.
 sent
-    An event goes when every reader has taken it. Without a reader it waits.
+    An event goes when every reader has sent it. Without a reader it waits; one that leaves before it has sent what it
+    took leaves it to the next.
 nothing
     An event that is nil or empty is counted and passed over.
 """
@@ -82,7 +83,7 @@ class RequestStore:
         while len(self._events) > self.capacity or self._bytes > BYTES_MAX:
             number = self._first
             self._pop()
-            self.dropped += 1
+            self.dropped += not self._readers or not all(reader.has_taken(number) for reader in self._readers)
             for reader in self._readers:
                 reader.passed_over(number)
 
@@ -100,7 +101,7 @@ class RequestStore:
 
     def _remove_sent(self) -> None:
         if self._readers:
-            sent = min(reader.next for reader in self._readers)
+            sent = min(reader.sent_before for reader in self._readers)
             while self._events and self._first < sent:
                 self._pop()
 
@@ -108,38 +109,47 @@ class RequestStore:
 class RequestReader:
     """Takes the events of a store, each once, in order.
 
-    ``next`` is the number of the event that comes next; ``dropped`` counts those that were pushed out before.
+    ``dropped`` counts those that were pushed out before it took them; events with numbers below ``sent_before`` are
+    those that it needs no more.
     """
 
     def __init__(self, store: RequestStore, number: int) -> None:
-        self.next, self.dropped = number, 0
-        self._store = store
+        self.sent_before, self.dropped = number, 0
+        self._store, self._next = store, number
 
     def __bool__(self) -> bool:
         """Whether there is something to take."""
-        return self.next < self._store._first + len(self._store)
+        return self._next < self._store._first + len(self._store)
 
     def take(self, count_max: int, bytes_max: int) -> list[RequestEvent]:
         """The next events: as many as there are, at most ``count_max``, and one or ``bytes_max`` bytes of them."""
         taken: list[RequestEvent] = []
         size = 0
-        for event in self._store._between(self.next):
+        for event in self._store._between(self._next):
             if len(taken) == count_max or (taken and size + len(event.value) > bytes_max):
                 break
             taken.append(event)
             size += len(event.value)
-        self.next += len(taken)
-        self._store._remove_sent()
+        self._next += len(taken)
         return taken
+
+    def sent(self) -> None:
+        """What was taken was sent."""
+        self.sent_before = self._next
+        self._store._remove_sent()
+
+    def has_taken(self, number: int) -> bool:
+        return number < self._next
 
     def passed_over(self, number: int) -> None:
         """The store has pushed an event out."""
-        if self.next <= number:
-            self.next = number + 1
+        if number >= self._next:
+            self._next = number + 1
             self.dropped += 1
+        self.sent_before = max(self.sent_before, number + 1)
 
     def close(self) -> None:
-        """Takes no more: what it has not taken is no longer kept for it."""
+        """Takes no more: what it has not sent is no longer kept for it."""
         self._store._leave(self)
 
 

@@ -16,6 +16,7 @@ from muster_bus.topics import (
     HEADER_EVENT_ID,
     HEADER_INSTANCE,
     HEADER_RM_ID,
+    HEADER_STORE_CAPACITY,
     HEADER_TRACKING,
     Topics,
     rm_state_key,
@@ -149,11 +150,19 @@ class FakeScheduler:
         """The same so many times, in one transaction."""
         await self._commit(rm_id, lambda: [self._numbered(rm_id, StreamKind.CALLBACK, message) for _ in range(times)])
 
-    async def happen(self, rm_id: str, *objects: str, tracked: bool = True, padding: str = "") -> None:
-        """Events of the RM, in one transaction."""
+    async def happen(
+        self, rm_id: str, *objects: str, tracked: bool = True, padding: str = "", store: int | None = None
+    ) -> None:
+        """Events of the RM, in one transaction.
+
+        :param store: what untracked ones say about their store.
+        """
 
         def events() -> list[OutRecord]:
-            return [self._event(rm_id, name, padding, tracked=tracked) for name in objects]
+            made = [self._event(rm_id, name, padding, tracked=tracked) for name in objects]
+            if store is None:
+                return made
+            return [each._replace(headers=(*each.headers, (HEADER_STORE_CAPACITY, b"%d" % store))) for each in made]
 
         await self._commit(rm_id, events)
 
@@ -415,6 +424,7 @@ class Rig:
             "registration_timeout_s": 5.0,
             "cursor_flush_ms": 10.0,
             "resend_window_s": 0.0,
+            "request_push_interval_s": 0.05,
             "stop_grace_s": 0.5,
             **settings,
         }

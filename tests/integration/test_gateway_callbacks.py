@@ -546,6 +546,14 @@ async def _forget(world: Rig) -> None:
 # ---- events ---------------------------------------------------------------------------------------------------------
 
 
+Told = list[tuple[str, int | None]]
+
+
+def apart(told: Told) -> tuple[list[tuple[str, int]], list[str]]:
+    """Tracked events, and those of asks: each in its own order."""
+    return [(name, number) for name, number in told if number is not None], [n for n, number in told if number is None]
+
+
 async def test_events_come_in_order_from_now_on(world: Rig) -> None:
     channel = await world.registered(await world.gateway())
     await world.scheduler.happen("rm", "before")
@@ -554,7 +562,7 @@ async def test_events_come_in_order_from_now_on(world: Rig) -> None:
     await world.scheduler.happen("other", "not mine")
     await world.scheduler.happen("rm", "ask", tracked=False)
     await world.scheduler.happen("rm", "c")
-    assert await stream.events(4) == [("a", 1), ("b", 2), ("ask", None), ("c", 3)]
+    assert apart(await stream.events(4)) == ([("a", 1), ("b", 2), ("c", 3)], ["ask"])
 
 
 async def test_nobody_hears_events_without_wanting_them(quick: Rig) -> None:
@@ -575,14 +583,9 @@ async def test_events_go_on_behind_an_id(world: Rig, after: int) -> None:
         await world.scheduler.happen("other", *["x"] * 60)
     stream = await channel.connect(events=True, events_after=after)
     await world.scheduler.happen("rm", "last")
-    expected: list[tuple[str, int | None]] = []
-    for number in range(after, 3_000):
-        if number > after:
-            expected.append((f"e{number}", number))
-        if number % 100 == 99:
-            expected.append((f"ask{number - 99}", None))
-    expected.append(("last", 3_000))
-    assert await stream.events(len(expected)) == expected
+    tracked = [*((f"e{number}", number) for number in range(after + 1, 3_000)), ("last", 3_000)]
+    asks = [f"ask{number - 99}" for number in range(after, 3_000) if number % 100 == 99]
+    assert apart(await stream.events(len(tracked) + len(asks))) == (tracked, asks)
 
 
 async def test_an_id_that_is_none_yet_means_what_comes_behind_it(quick: Rig) -> None:
@@ -591,7 +594,78 @@ async def test_an_id_that_is_none_yet_means_what_comes_behind_it(quick: Rig) -> 
     stream = await channel.connect(events=True, events_after=3)
     await quick.scheduler.happen("rm", "c", "d", "e")
     await quick.scheduler.happen("rm", "ask", tracked=False)
-    assert await stream.events(2) == [("e", 4), ("ask", None)]
+    assert apart(await stream.events(2)) == ([("e", 4)], ["ask"])
+
+
+async def test_request_events_come_at_the_interval_and_wait_for_it(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway(request_push_interval_s=0.5))
+    stream = await channel.connect(events=True)
+    await quick.scheduler.happen("rm", "k1", "k2", tracked=False)
+    await quick.scheduler.happen("rm", "a")
+    assert await stream.events(1) == [("a", 0)], "it does not wait for them"
+    assert await stream.events(2) == [("k1", None), ("k2", None)]
+
+
+async def test_the_newest_request_events_are_kept_and_the_rest_counted(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = await channel.connect(events=True, request_events_only=True)
+    before = metrics.request_events_dropped._value.get()
+    names = [f"k{number}" for number in range(2_500)]
+    await quick.scheduler.happen("rm", "tracked")
+    await quick.scheduler.happen("rm", *names, tracked=False)
+    told = apart(await stream.events(1_000))
+    assert told == ([], names[-1_000:])
+    assert stream.got[-1].events.request_events_dropped == 1_500
+    assert metrics.request_events_dropped._value.get() - before == 1_500
+    # the RM has another capacity now
+    await quick.scheduler.happen("rm", *names[:20], tracked=False, store=5)
+    assert apart(await stream.events(5)) == ([], names[15:20])
+
+
+@pytest.mark.parametrize("only", [False, True])
+async def test_no_request_event_comes_twice_or_is_lost_between_streams(world: Rig, *, only: bool) -> None:
+    channel = await world.registered(await world.gateway())
+    got: list[str] = []
+    after: int | None = None
+    last_id = 0
+    for turn in range(4):
+        wishes = {"request_events_after": after} if after is not None else {}
+        if not only:
+            wishes |= {"events_after": last_id} if turn else {}
+        stream = await channel.connect(events=True, request_events_only=only, **wishes)
+        await world.scheduler.happen("rm", f"open{turn}", tracked=False)
+        await world.scheduler.happen("rm", f"t{turn}")
+        want = 1 if turn == 0 else 2
+        told: Told = []
+        while len([name for name, number in told if number is None]) < want:
+            told += await stream.events(1)
+        got += apart(told)[1]
+        last_id = max([last_id, *(number for _, number in apart(told)[0])])
+        after = stream.got[-1].events.request_position
+        stream.cancel()
+        await world.scheduler.happen("rm", f"closed{turn}", tracked=False)
+    assert got == [name for turn in range(4) for name in (f"open{turn}", f"closed{turn}")][:-1]
+
+
+async def test_a_position_of_another_log_means_from_now_on(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    await quick.scheduler.happen("rm", "before", tracked=False)
+    stream = await channel.connect(request_events_only=True, request_events_after=2**60)
+    await quick.scheduler.happen("rm", "a", tracked=False)
+    assert await stream.events(1) == [("a", None)]
+
+
+async def test_nil_and_empty_request_events_hurt_nobody(quick: Rig) -> None:
+    channel = await quick.registered(await quick.gateway())
+    stream = await channel.connect(events=True)
+    partition = quick.topics.partition_of("rm")
+    writer = await quick.log.writer("garbage")
+    headers = (("tracking", b"0"), ("store", b"many"))
+    for value in (None, b"", b"\xff\xff\xff"):
+        await writer.append(OutRecord(quick.topics.events, partition, b"rm", value, headers))
+    await quick.scheduler.happen("rm", "good", tracked=False)
+    assert await stream.events(1) == [("good", None)]
+    await writer.close()
 
 
 async def test_events_that_retention_deleted_show_by_their_ids(quick: Rig) -> None:

@@ -18,6 +18,8 @@ class Wishes:
     """What an RM wants to be asked and told.
 
     :param events_after: events with a higher id; None: those from now on.
+    :param request_events_only: of the events those of asks.
+    :param request_events_after: of these, those behind this position.
     """
 
     predicates: bool
@@ -26,6 +28,8 @@ class Wishes:
     state_dump: bool
     events: bool
     events_after: int | None
+    request_events_only: bool = False
+    request_events_after: int | None = None
 
 
 def wishes_of(hello: callbacks_pb2.Hello) -> Wishes:
@@ -35,8 +39,10 @@ def wishes_of(hello: callbacks_pb2.Hello) -> Wishes:
         hello.preemption_predicates,
         hello.scheduling_states,
         hello.state_dump,
-        hello.events,
+        hello.events or hello.request_events_only,
         hello.events_after if hello.HasField("events_after") else None,
+        hello.request_events_only,
+        hello.request_events_after if hello.HasField("request_events_after") else None,
     )
 
 
@@ -75,7 +81,28 @@ def encode_result(number: str, answer: ConfigurationAnswer | None, error: str = 
 
 def encode_events(events: Iterable[tuple[bytes, int | None]]) -> tuple[bytes | None, int]:
     """Events in order, each with its id, if it has one; None: there are none. And how many of them were no events."""
-    message, unreadable = callbacks_pb2.ToResourceManager(), 0
+    message = callbacks_pb2.ToResourceManager()
+    unreadable = _add_events(message, events)
+    return (message.SerializeToString() if message.events.events else None), unreadable
+
+
+def encode_requests(
+    events: Iterable[tuple[bytes, int | None]], position: int, dropped: int
+) -> tuple[bytes | None, int]:
+    """The same of request events.
+
+    :param position: of the last one.
+    :param dropped: how many were pushed out unsent so far.
+    """
+    message = callbacks_pb2.ToResourceManager()
+    message.events.request_position = position
+    message.events.request_events_dropped = dropped
+    unreadable = _add_events(message, events)
+    return (message.SerializeToString() if message.events.events else None), unreadable
+
+
+def _add_events(message: callbacks_pb2.ToResourceManager, events: Iterable[tuple[bytes, int | None]]) -> int:
+    unreadable = 0
     for value, number in events:
         try:
             record = si_pb2.EventRecord.FromString(value)
@@ -83,4 +110,4 @@ def encode_events(events: Iterable[tuple[bytes, int | None]]) -> tuple[bytes | N
             unreadable += 1
         else:
             message.events.events.add(record=record, id=number)
-    return (message.SerializeToString() if message.events.events else None), unreadable
+    return unreadable

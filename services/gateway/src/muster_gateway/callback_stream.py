@@ -42,7 +42,7 @@ from muster_gateway.callback_admission import admit_callbacks, hello_of
 from muster_gateway.callback_codec import Wishes, connected_note, encode_result, encode_welcome
 from muster_gateway.codec import ConfigurationAnswer
 from muster_gateway.errors import GatewayError, InvalidRequest, LogDown
-from muster_gateway.event_feed import EventFeed
+from muster_gateway.event_feed import EventFeed, Wanted
 from muster_gateway.life_keeper import Taken
 from muster_gateway.sessions.contract import Advance, Cursor
 from muster_gateway.stream import Context, Parts, RmStream, count_request, unexpected
@@ -110,9 +110,9 @@ class CallbackStream(RmStream):
             self.stored = move.cursor if moved else self.stored
         if wishes.events:
             timeout_s = parts.settings.registration_timeout_s
-            self._events = EventFeed(
-                parts.bus, parts.topics, self.rm_id, wishes.events_after, self._wake.set, timeout_s
-            )
+            wanted = Wanted(wishes.events_after, wishes.request_events_after, wishes.request_events_only)
+            interval_s = parts.settings.request_push_interval_s
+            self._events = EventFeed(parts.bus, parts.topics, self.rm_id, wanted, self._wake.set, timeout_s, interval_s)
             await self._events.start()
         # 2. the scheduler
         await self._note(wishes)
@@ -122,6 +122,7 @@ class CallbackStream(RmStream):
         self._start(self._put_updates(), "updates")
         if self._events is not None:
             self._start(self._events.run(), "events")
+            self._start(self._events.push(), "request events")
 
     async def _note(self, wishes: Wishes) -> None:
         """Tells the scheduler of the stream; durable when it returns. Raises LogDown."""
@@ -205,4 +206,5 @@ class CallbackStream(RmStream):
         events = self._events
         while events is not None and self._error is None and (batch := events.next_batch()) is not None:
             await self._context.write(batch)
+            events.sent()
             await super()._write_due()

@@ -11,22 +11,29 @@ room
 batches
     The writer takes what is there when it is free. An idle stream sends an event as soon as it is read; a busy one
     sends many together.
+
+request events
+    Those of asks (REQUEST, NONE) have no id. They wait in a store of their own, which keeps the newest when it is full,
+    until the push interval (seed 002, "SHIM events"); sent, they are gone from it. Their offset is their position: an
+    RM that names the last one that it had gets what came since, and nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.topics import HEADER_EVENT_ID, HEADER_TRACKING, Topics
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING, Topics
+from muster_service.request_store import RequestStore, capacity_of
 
 from muster_gateway import metrics
-from muster_gateway.callback_codec import encode_events
+from muster_gateway.callback_codec import encode_events, encode_requests
 from muster_gateway.errors import LogDown
 
 log = structlog.get_logger(__name__)
@@ -44,15 +51,29 @@ _SEARCH_SPAN = 500
 
 class _Waiting(NamedTuple):
     value: bytes
-    id: int | None
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a stream wants to hear of its RM's events.
+
+    :param after: events with a higher id; None: those that are written from now on.
+    :param requests_after: request events behind this position; None: those behind ``after``, or from now on.
+    :param requests_only: nothing but request events.
+    """
+
+    after: int | None
+    requests_after: int | None = None
+    requests_only: bool = False
 
 
 class EventFeed:
-    """See the module's words. ``start``, then ``run`` in a task, then ``close``.
+    """See the module's words. ``start``, then ``run`` and ``push`` in tasks, then ``close``.
 
-    :param after: events with a higher id are given; None: those that are written from ``start`` on.
     :param wake: called when there is a batch to write.
     :param search_timeout_s: a search for the place that takes longer goes on by reading from where it is.
+    :param push_interval_s: how often request events are given.
     """
 
     def __init__(
@@ -60,19 +81,23 @@ class EventFeed:
         bus: Log,
         topics: Topics,
         rm_id: str,
-        after: int | None,
+        wanted: Wanted,
         wake: Callable[[], None],
         search_timeout_s: float,
+        push_interval_s: float,
     ) -> None:
         self._bus, self._topic, self._partition = bus, topics.events, topics.partition_of(rm_id)
-        self._rm_id, self._key, self._after, self._wake = rm_id, rm_id.encode(), after, wake
-        self._search_timeout_s = search_timeout_s
+        self._rm_id, self._key, self._wanted, self._wake = rm_id, rm_id.encode(), wanted, wake
+        self._search_timeout_s, self._push_interval_s = search_timeout_s, push_interval_s
         self._reader: LogReader | None = None
         self._end_at_start = 0
-        self._passed = after is None  # whether untracked events, which have no id, lie behind the place
+        self._passed = wanted.after is None  # whether the place of the tracked events lies behind
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._room = asyncio.Event()
+        self._store = RequestStore()
+        self._requests = self._store.reader()
+        self._push_due = False
 
     async def start(self) -> None:
         """Notes what "now" is. Raises LogDown."""
@@ -103,22 +128,46 @@ class EventFeed:
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
 
+    async def push(self) -> None:
+        """Gives request events, interval after interval, until cancelled."""
+        while True:
+            await asyncio.sleep(self._push_interval_s)
+            if self._requests:
+                self._push_due = True
+                self._wake()
+
     async def close(self) -> None:
         if self._reader is not None:
             await self._reader.close()
 
     def next_batch(self) -> bytes | None:
         """A muster.v1.ToResourceManager with the next events; None: there are none."""
+        while self._push_due:
+            batch = self._requests.take(BATCH_EVENTS, BATCH_BYTES)
+            self._push_due = bool(self._requests)
+            if batch:
+                values = [(event.value, None) for event in batch]
+                encoded = self._encoded(values, encode_requests(values, batch[-1].position, self._requests.dropped))
+                if encoded is not None:
+                    return encoded
         while self._waiting:
-            batch = self._next()
-            encoded, unreadable = encode_events(batch)
-            metrics.events.inc(len(batch) - unreadable)
-            if unreadable:
-                metrics.unreadable_events.inc(unreadable)
-                log.error("unreadable events", rm_id=self._rm_id, count=unreadable, of=len(batch))
+            tracked = self._next()
+            encoded = self._encoded(tracked, encode_events(tracked))
             if encoded is not None:
                 return encoded
         return None
+
+    def sent(self) -> None:
+        """What :meth:`next_batch` gave was written."""
+        self._requests.sent()
+
+    def _encoded(self, batch: Sequence[object], made: tuple[bytes | None, int]) -> bytes | None:
+        encoded, unreadable = made
+        metrics.events.inc(len(batch) - unreadable)
+        if unreadable:
+            metrics.unreadable_events.inc(unreadable)
+            log.error("unreadable events", rm_id=self._rm_id, count=unreadable, of=len(batch))
+        return encoded
 
     def _next(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
@@ -133,9 +182,13 @@ class EventFeed:
         return batch
 
     async def _take(self, record: Record) -> None:
-        if not self._is_wanted(record) or record.value is None:
-            return
         number = _id_of(record)
+        if number is None:
+            self._take_request(record)
+            return
+        self._passed |= self._wanted.after is not None and number >= self._wanted.after
+        if record.value is None or not self._is_wanted(record, number):
+            return
         while len(self._waiting) >= _WAITING_EVENTS or self._waiting_bytes >= _WAITING_BYTES:
             self._room.clear()
             await self._room.wait()
@@ -143,18 +196,47 @@ class EventFeed:
         self._waiting_bytes += len(record.value)
         self._wake()
 
-    def _is_wanted(self, record: Record) -> bool:
-        number = _id_of(record)
-        if self._after is None:
+    def _is_wanted(self, record: Record, number: int) -> bool:
+        if self._wanted.requests_only:
+            return False
+        after = self._wanted.after
+        return record.offset >= self._end_at_start if after is None else number > after
+
+    def _take_request(self, record: Record) -> None:
+        """Never raises, whatever the record holds."""
+        if not self._is_wanted_request(record.offset):
+            return
+        store = self._store
+        dropped, empty = store.dropped, store.empty
+        capacity = capacity_of(dict(record.headers).get(HEADER_STORE_CAPACITY))
+        if capacity is not None and capacity != store.capacity:
+            store.resize(capacity)
+        store.add(record.offset, record.value)
+        metrics.request_events_dropped.inc(store.dropped - dropped)
+        metrics.request_events_empty.inc(store.empty - empty)
+
+    def _is_wanted_request(self, offset: int) -> bool:
+        if offset >= self._end_at_start:
             return True
-        if number is not None:
-            self._passed |= number >= self._after
-            return number > self._after
-        return self._passed or record.offset >= self._end_at_start
+        after = self._requests_after()
+        if after is not None:
+            return offset > after
+        return self._passed and self._wanted.after is not None
+
+    def _requests_after(self) -> int | None:
+        """The position that the RM names; None also for one that this log has not reached: it is another log's."""
+        after = self._wanted.requests_after
+        return after if after is not None and after < self._end_at_start else None
 
     async def _place(self, reader: LogReader) -> int:
         """Where to read from: at or before the first event that is wanted."""
-        if self._after is None:
+        place = await self._tracked_place(reader)
+        after = self._requests_after()
+        return place if after is None else min(place, max(after + 1, await reader.first_offset()))
+
+    async def _tracked_place(self, reader: LogReader) -> int:
+        after = self._wanted.after
+        if after is None or (self._wanted.requests_only and self._requests_after() is not None):
             return self._end_at_start
         low, high = await reader.first_offset(), self._end_at_start
         try:
@@ -162,12 +244,12 @@ class EventFeed:
                 while high - low > _SEARCH_SPAN:
                     middle = (low + high) // 2
                     found = await self._first_from(reader, middle, high)
-                    if found is None or found[1] > self._after:
+                    if found is None or found[1] > after:
                         high = middle
                     else:
                         low = found[0]
         except TimeoutError:
-            log.warning("events searched for too long", rm_id=self._rm_id, after=self._after, records_left=high - low)
+            log.warning("events searched for too long", rm_id=self._rm_id, after=after, records_left=high - low)
         return low
 
     async def _first_from(self, reader: LogReader, offset: int, end: int) -> tuple[int, int] | None:

@@ -29,6 +29,9 @@ class Metric(StrEnum):
     EVENTS = "muster_gateway_events"
     UNREADABLE = "muster_gateway_unreadable_responses"
     UNREADABLE_EVENTS = "muster_gateway_unreadable_events"
+    REQUEST_EVENTS_DROPPED = "muster_gateway_request_events_dropped"
+    REQUEST_EVENTS_EMPTY = "muster_gateway_request_events_empty"
+    EVENTS_CALLS = "muster_gateway_events_calls"
     INTERNAL_ERRORS = "muster_gateway_internal_errors"
     HTTP_FORWARDED = "muster_gateway_http_forwarded"
     METRICS_CALLS = "muster_gateway_metrics_calls"
@@ -71,6 +74,13 @@ ready = Gauge(Metric.READY, "1 while health says SERVING.")
 unreadable = Counter(Metric.UNREADABLE, "Records of the response log that did not decode.")
 events = Counter(Metric.EVENTS, "Events put on callback streams.")
 unreadable_events = Counter(Metric.UNREADABLE_EVENTS, "Records of the event log that did not decode.")
+request_events_dropped = Counter(
+    Metric.REQUEST_EVENTS_DROPPED, "Request events pushed out of a callback stream's full store unsent."
+)
+request_events_empty = Counter(Metric.REQUEST_EVENTS_EMPTY, "Request events that were nil or empty, passed over.")
+events_calls = Counter(
+    Metric.EVENTS_CALLS, "Calls of muster.v1.Events passed to the publisher, by gRPC status.", ["method", "status"]
+)
 internal_errors = Counter(Metric.INTERNAL_ERRORS, "Defects: exceptions that nobody expected.")
 http_forwarded = Counter(Metric.HTTP_FORWARDED, "HTTP requests passed on, by target and status.", ["target", "status"])
 metrics_calls = Counter(

@@ -27,12 +27,13 @@ from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
 
-from muster_gateway import admin, callbacks, metrics, metrics_service
+from muster_gateway import admin, callbacks, events_proxy, metrics, metrics_service
 from muster_gateway.admin import AdminServicer
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
+from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.http_front import HttpFront, HttpTarget, Target
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.metrics_service import MetricsServicer
@@ -51,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 Ready = Callable[[], Awaitable[bool]]
 
-_SERVICES = (SERVICE, admin.SERVICE, callbacks.SERVICE, metrics_service.SERVICE)
+_SERVICES = (SERVICE, admin.SERVICE, callbacks.SERVICE, metrics_service.SERVICE, events_proxy.SERVICE)
 
 # Within one lease a gateway shows a sign of life this many times: two may get lost.
 _SWEEPS_PER_LEASE = 3
@@ -69,6 +70,7 @@ class Gateway:
     :param sessions: not yet started; the gateway starts and closes it.
     :param view: an application in this process that answers in place of ``settings.view_url``.
     :param publisher: the same for ``settings.publisher_url``.
+    :param events: the same for ``settings.publisher_grpc_url``: it answers muster.v1.Events.
     :param ready_when: further conditions of readiness, for whoever runs several services in one process.
     """
 
@@ -82,12 +84,13 @@ class Gateway:
         *,
         view: Target | None = None,
         publisher: Target | None = None,
+        events: EventsDoor | None = None,
         ready_when: Sequence[Ready] = (),
     ) -> None:
         self.settings, self.sessions = settings, sessions
         self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._bus, self._topics, self._clock = bus, topics, clock
-        self._view, self._publisher = view, publisher
+        self._view, self._publisher, self._events = view, publisher, events
         self._ready_when = list(ready_when)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
@@ -152,6 +155,8 @@ class Gateway:
             self._admin.stopping = True
         if self._metrics is not None:
             await self._metrics.stop()
+        if self._events is not None:
+            await self._events.stop()
         await self._calls.stop()
         if self._server is not None:
             await self._server.stop(self.settings.stop_grace_s)
@@ -253,7 +258,7 @@ class Gateway:
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._admin.update_configuration)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
-        self._server.add_generic_rpc_handlers((self._metrics.handlers(),))
+        self._server.add_generic_rpc_handlers((self._metrics.handlers(), self._events_door().handlers()))
         add_HealthServicer_to_server(self._health, self._server)
         names = (*_SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -263,6 +268,14 @@ class Gateway:
             raise OSError(f"grpc_address: {settings.grpc_address!r} cannot be listened on") from error
         await self._set_health(serving=await self.ready())
         await self._server.start()
+
+    def _events_door(self) -> EventsDoor:
+        if self._events is None:
+            settings = self.settings
+            proxy = EventsProxy(settings.publisher_grpc_url, settings.keepalive_time_s, settings.keepalive_timeout_s)
+            self._stack.push_async_callback(proxy.close)
+            self._events = proxy
+        return self._events
 
     async def _open_http(self, view: Target) -> None:
         if not self.settings.http_address:

@@ -54,6 +54,9 @@ class GatewaySettings(BaseModel):
     )
     view_url: str = Field("http://127.0.0.1:9081", description="The view: /ws/v1/* and /debug/* go there.")
     publisher_url: str = Field("http://127.0.0.1:9082", description="The event publisher: /ws/v1/events/* goes there.")
+    publisher_grpc_url: str = Field(
+        "grpc://127.0.0.1:9092", description="The event publisher's gRPC address: muster.v1.Events goes there."
+    )
     http_connect_timeout_s: float = Field(2.0, gt=0, description="To reach the view or the publisher.")
     view_timeout_s: float = Field(
         10.0, gt=0, description="For the view's answer to an explanation or to figures, and for a dump's next piece."
@@ -91,6 +94,9 @@ class GatewaySettings(BaseModel):
     callback_resume_s: float = Field(
         120.0, gt=0, description="How far back a callback stream that is opened again goes on at most."
     )
+    request_push_interval_s: float = Field(
+        2.0, gt=0, description="How often request events are sent on callback streams (seed 002)."
+    )
     health_interval_s: float = Field(1.0, gt=0, description="How often log and session store are asked.")
     stop_grace_s: float = Field(2.0, ge=0, description="How long open calls may take to end when the gateway stops.")
 
@@ -107,6 +113,14 @@ class GatewaySettings(BaseModel):
     keepalive_timeout_s: float = Field(
         10.0, gt=0, description="No answer to a ping for so long: the connection is lost."
     )
+
+    @field_validator("publisher_grpc_url")
+    @classmethod
+    def _grpc_address(cls, url: str) -> str:
+        parts = _split(url)
+        if parts.scheme != "grpc" or not parts.hostname or parts.path.strip("/") or not parts.port:
+            raise ValueError(f"{url!r}, expected grpc://host:port")
+        return url
 
     @field_validator("sessions_url")
     @classmethod

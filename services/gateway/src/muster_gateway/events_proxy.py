@@ -1,0 +1,193 @@
+"""muster.v1.Events at the gateway: calls go to the event publisher, byte for byte (proto/muster/v1/events.proto).
+
+Nothing is parsed and nothing is kept: of a Watch one message is under way at a time, so a caller that reads slowly
+holds up the publisher's side of its own call and nothing else. The caller's metadata goes along, and its address as
+``x-forwarded-for``; the publisher's status and trailing metadata come back. Where the publisher runs in this process,
+its own handlers stand here instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import grpc
+import structlog
+from muster_proto.muster.v1 import events_pb2
+
+from muster_gateway import metrics
+from muster_gateway.errors import GatewayError, GatewayStopping
+from muster_gateway.servicer import refuse
+
+log = structlog.get_logger(__name__)
+
+# (By its descriptor, which reflection needs in this process.)
+SERVICE = events_pb2.DESCRIPTOR.services_by_name["Events"].full_name
+# Of the publisher's own statuses: what is without it came from the way to it.
+SOURCE_METADATA = "muster-source"
+_FORWARDED = "x-forwarded-for"
+# These belong to one connection, or are made anew by the library.
+_NOT_FORWARDED = ("grpc-", ":")
+_NOT_FORWARDED_NAMES = frozenset({"user-agent", "content-type", "te", _FORWARDED})
+_RECONNECT_MAX_MS = 2_000
+
+Metadata = tuple[tuple[str, Any], ...]
+
+
+class EventsDoor(Protocol):
+    """What the gateway adds to its server: this proxy, or the publisher's service in the same process."""
+
+    def handlers(self) -> grpc.GenericRpcHandler: ...
+
+    async def stop(self) -> None:
+        """Refuses new calls and ends open ones."""
+        ...
+
+
+class PublisherError(GatewayError):
+    """The publisher's status, as it is."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> None:
+        super().__init__(details)
+        self.code, self.trailing = code, trailing
+
+
+class EventsProxy:
+    """Passes calls on.
+
+    :param url: grpc://host:port of the publisher.
+    """
+
+    def __init__(self, url: str, keepalive_time_s: float, keepalive_timeout_s: float) -> None:
+        self._url = url
+        # One for all: it connects when it is first used, and again when the connection is lost.
+        self._channel = grpc.aio.insecure_channel(
+            url.removeprefix("grpc://").rstrip("/"),
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.keepalive_time_ms", round(keepalive_time_s * 1000)),
+                ("grpc.keepalive_timeout_ms", round(keepalive_timeout_s * 1000)),
+                ("grpc.max_reconnect_backoff_ms", _RECONNECT_MAX_MS),
+                ("grpc.enable_http_proxy", 0),
+            ],
+        )
+        self._stopping = asyncio.Event()
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Generic handlers without serialisers."""
+        methods: dict[str, Any] = {
+            "Batch": grpc.unary_unary_rpc_method_handler(self._batch),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def stop(self) -> None:
+        """Refuses new calls, and ends open ones with "connect again"."""
+        self._stopping.set()
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close()
+
+    async def _batch(self, raw: bytes, context: Any) -> bytes:
+        method = "Batch"
+        try:
+            self._check_open()
+            call: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")
+            call = call(raw, metadata=_forwarded(context), timeout=context.time_remaining())
+            try:
+                answer: bytes = await call
+            except grpc.aio.AioRpcError as error:
+                raise self._error(error.code(), error.details(), error.trailing_metadata()) from None
+        except asyncio.CancelledError:
+            metrics.events_calls.labels(method, "CANCELLED").inc()
+            raise
+        except Exception as error:
+            await _refuse(context, error, method)
+            raise
+        metrics.events_calls.labels(method, "OK").inc()
+        return answer
+
+    async def _watch(self, raw: bytes, context: Any) -> None:
+        method = "Watch"
+        call: Any = None
+        try:
+            self._check_open()
+            opened: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")
+            call = opened(raw, metadata=_forwarded(context), timeout=context.time_remaining())
+            await self._pass(call, context)
+        except asyncio.CancelledError:
+            metrics.events_calls.labels(method, "CANCELLED").inc()
+            raise
+        except Exception as error:
+            await _refuse(context, error, method)
+        finally:
+            if call is not None:
+                call.cancel()
+        metrics.events_calls.labels(method, "OK").inc()
+
+    async def _pass(self, call: Any, context: Any) -> None:
+        """Message by message, until either side ends it, or the gateway stops. Raises GatewayError."""
+        passing = asyncio.create_task(self._pass_messages(call, context), name="pass events")
+        stopping = asyncio.create_task(self._stopping.wait(), name="gateway stops")
+        try:
+            await asyncio.wait({passing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (passing, stopping):
+                task.cancel()
+            await asyncio.gather(passing, stopping, return_exceptions=True)
+        if passing.cancelled():
+            raise GatewayStopping
+        passing.result()
+
+    async def _pass_messages(self, call: Any, context: Any) -> None:
+        try:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                await context.write(message)
+        except grpc.aio.AioRpcError:
+            pass  # its status says the same
+        code = await call.code()
+        if code is not grpc.StatusCode.OK:
+            raise self._error(code, await call.details(), await call.trailing_metadata())
+
+    def _check_open(self) -> None:
+        if self._stopping.is_set():
+            raise GatewayStopping
+
+    def _error(
+        self, code: grpc.StatusCode, details: str | None, trailing: Iterable[tuple[str, Any]] | None
+    ) -> Exception:
+        passed = tuple((name, value) for name, value in trailing or () if _is_forwarded(name))
+        if any(name == SOURCE_METADATA for name, _ in passed) or code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return PublisherError(code, details or "", passed)
+        # What the library says is of no use to the caller; it names addresses.
+        log.warning("event publisher away", url=self._url, status=code.name, details=details)
+        return PublisherError(
+            grpc.StatusCode.UNAVAILABLE, "the event publisher is not reachable, or broke off: call again", passed
+        )
+
+
+async def _refuse(context: Any, error: Exception, method: str) -> None:
+    if isinstance(error, PublisherError):
+        metrics.events_calls.labels(method, error.code.name).inc()
+        await context.abort(error.code, str(error), error.trailing)
+    await refuse(context, error, lambda status: metrics.events_calls.labels(method, status))
+
+
+def _forwarded(context: Any) -> grpc.aio.Metadata:
+    """The caller's metadata, and who it is."""
+    given = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
+    return grpc.aio.Metadata(*given, (_FORWARDED, _host_of(context.peer())))
+
+
+def _is_forwarded(name: str) -> bool:
+    return not name.startswith(_NOT_FORWARDED) and name not in _NOT_FORWARDED_NAMES
+
+
+def _host_of(peer: str) -> str:
+    """The address of gRPC's name for a peer (``ipv4:127.0.0.1:5000``), without its port."""
+    kind, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer

@@ -1,0 +1,273 @@
+"""muster.v1.Events at a gateway: passed through to a publisher of its own, in memory and on Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from integration.gateway_rig import Rig, eventually, rig
+from integration.test_events_grpc import Watching
+from muster_bus.clock import SystemClock
+from muster_bus.log import Log
+from muster_bus.settings import LogSettings, make_log
+from muster_event_publisher.app import PublisherService
+from muster_event_publisher.settings import PublisherSettings
+from muster_gateway.service import Gateway
+from muster_proto.muster.v1 import events_pb2 as pb
+from muster_proto.muster.v1.events_pb2_grpc import EventsStub
+from unit.publisher.feeding import Feeder, event, headers
+
+Code = grpc.StatusCode
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Apart:
+    """A gateway and a publisher that share a log and nothing else."""
+
+    rig: Rig
+    publishers: list[PublisherService] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    log_settings: LogSettings | None = None
+    watches: list[Watching] = field(default_factory=list)
+
+    async def publisher(self, port: int = 0, **settings: Any) -> PublisherService:
+        """A publisher; with a log connection of its own where the log has such."""
+        log = self.rig.log
+        if self.log_settings is not None:
+            log = make_log(self.log_settings, SystemClock())
+            await log.start()
+            self.logs.append(log)
+        chosen = PublisherSettings(
+            http_address="", grpc_address=f"127.0.0.1:{port}", request_push_interval_s=0.05, **settings
+        )
+        publisher = PublisherService(chosen, log, self.rig.topics, SystemClock(), sinks=())
+        await publisher.start()
+        self.publishers.append(publisher)
+        return publisher
+
+    async def gateway(self, publisher: PublisherService | None, **settings: Any) -> Gateway:
+        port = publisher.grpc_port if publisher is not None else 9
+        return await self.rig.gateway(publisher_grpc_url=f"grpc://127.0.0.1:{port}", **settings)
+
+    def stub(self, gateway: Gateway) -> Any:
+        return EventsStub(self.rig.channel(gateway).grpc)
+
+    def watch(self, gateway: Gateway, **fields: Any) -> Watching:
+        place = fields.pop("from_", None)
+        request = pb.WatchEventsRequest(**{"rm_id": "rm", **fields, **({"from": place} if place else {})})
+        self.watches.append(Watching(self.stub(gateway).Watch(request)))
+        return self.watches[-1]
+
+    async def happen(self, *names: str, tracked: bool = True, padding: str = "") -> None:
+        await self.rig.scheduler.happen("rm", *names, tracked=tracked, padding=padding)
+
+
+@asynccontextmanager
+async def apart(settings: LogSettings) -> AsyncIterator[Apart]:
+    log = make_log(settings, SystemClock())
+    await log.start()
+    async with rig(log, settings.topics()) as it:
+        found = Apart(it, log_settings=settings if settings.backend == "kafka" else None)
+        yield found
+        for watch in found.watches:
+            watch.call.cancel()
+        for publisher in found.publishers:
+            await publisher.stop()
+    for each in [*found.logs, log]:
+        await each.close()
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[Apart]:
+    settings = LogSettings(backend="memory", partitions=2)
+    if request.param == "kafka":
+        settings = LogSettings(
+            backend="kafka",
+            partitions=2,
+            topic_prefix=f"events-{uuid.uuid4().hex[:12]}.",
+            kafka_bootstrap_servers=request.getfixturevalue("kafka_bootstrap"),
+        )
+    async with apart(settings) as it:
+        yield it
+
+
+@pytest.fixture
+async def quick() -> AsyncIterator[Apart]:
+    async with apart(LogSettings(backend="memory", partitions=2)) as it:
+        yield it
+
+
+async def test_through_the_gateway_each_event_comes_once_over_breaks_and_a_publisher_that_restarts(
+    world: Apart,
+) -> None:
+    await world.happen(*[f"e{n}" for n in range(500)])
+    publisher = await world.publisher(ring_capacity=100)
+    gateway = await world.gateway(publisher)
+    port = publisher.grpc_port or 0
+    # 1. once
+    stub = world.stub(gateway)
+    first = await stub.Batch(pb.EventBatchRequest(rm_id="rm", count=10), timeout=PATIENCE_S)
+    assert [each.id for each in first.events] == list(range(10))
+    assert (first.source, first.next_id, first.end_id) == (pb.EventBatch.LOG, 10, 500)
+    # 2. again and again
+    watch = world.watch(gateway, from_=pb.EventsFrom(id=10), request_events=True)
+    await watch.until(499)
+    await world.happen("k1", "k2", tracked=False)
+    await world.happen("live")
+    assert await watch.until_asks(2) == ["k1", "k2"]
+    assert await watch.until(500) == list(range(10, 501))
+    # 3. the publisher goes and comes back
+    next_id, instance = watch.got[-1].next_id, watch.got[-1].instance
+    position = watch.got[-1].request_position
+    await publisher.stop()
+    code, story, trailing = await watch.end()
+    assert (code, story) == (Code.UNAVAILABLE, "the event publisher is stopping: call again")
+    assert trailing["muster-next-id"] == str(next_id) == "501"
+    code, story, _ = await world.watch(gateway, from_=pb.EventsFrom(id=next_id)).end()
+    assert (code, story) == (Code.UNAVAILABLE, "the event publisher is not reachable, or broke off: call again")
+    await world.happen("while it was away")
+    await world.happen("k3", tracked=False)
+    await world.publisher(port)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:  # the gateway's connection comes back
+            again = world.watch(
+                gateway,
+                from_=pb.EventsFrom(id=next_id),
+                instance=instance,
+                request_events=True,
+                request_events_after=position,
+            )
+            try:
+                await again.take()
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.05)
+    assert await again.until(501) == [501]
+    assert await again.until_asks(1) == ["k3"]
+
+
+async def test_refusals_come_as_the_publisher_says_them(quick: Apart) -> None:
+    await quick.happen("a")
+    gateway = await quick.gateway(await quick.publisher())
+    stub = quick.stub(gateway)
+    for request, code, story in [
+        (pb.EventBatchRequest(rm_id="nope"), Code.NOT_FOUND, "rm_id: no events of 'nope'; known RMs: 'rm'"),
+        (
+            pb.EventBatchRequest(rm_id="rm", filter=pb.EventFilter(queue="x")),
+            Code.INVALID_ARGUMENT,
+            "filter.queue: 'x', expected a full path, such as root.default",
+        ),
+    ]:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Batch(request, timeout=PATIENCE_S)
+        assert (caught.value.code(), caught.value.details()) == (code, story)
+    raw = quick.rig.channel(gateway).grpc.unary_unary("/muster.v1.Events/Batch")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await raw(b"\xff", timeout=PATIENCE_S)
+    assert caught.value.code() is Code.INVALID_ARGUMENT
+
+
+async def test_without_a_publisher_it_is_unavailable_and_everything_else_goes_on(quick: Apart) -> None:
+    gateway = await quick.gateway(None)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await quick.stub(gateway).Batch(pb.EventBatchRequest(rm_id="rm"), timeout=PATIENCE_S)
+    assert (caught.value.code(), caught.value.details()) == (
+        Code.UNAVAILABLE,
+        "the event publisher is not reachable, or broke off: call again",
+    )
+    await quick.rig.registered(gateway)
+
+
+async def test_a_deadline_is_the_caller_s(quick: Apart) -> None:
+    await quick.happen("a")
+    gateway = await quick.gateway(await quick.publisher())
+    call = quick.stub(gateway).Watch(pb.WatchEventsRequest(rm_id="rm"), timeout=0.3)
+    watch = Watching(call)
+    assert (await watch.end())[0] is Code.DEADLINE_EXCEEDED
+    await eventually(lambda: quick.publishers[0].open_watches == 0, "nothing is left behind")
+
+
+async def test_who_leaves_leaves_nothing_behind(quick: Apart) -> None:
+    await quick.happen("a")
+    publisher = await quick.publisher()
+    gateway = await quick.gateway(publisher)
+    watches = [quick.watch(gateway, from_=pb.EventsFrom(id=0)) for _ in range(5)]
+    for watch in watches:
+        await watch.until(0)
+    assert publisher.open_watches == 5
+    for watch in watches:
+        watch.call.cancel()
+    await eventually(lambda: publisher.open_watches == 0, "the publisher has noticed")
+
+
+async def test_limits_per_host_count_callers_not_the_gateway(quick: Apart) -> None:
+    await quick.happen("a")
+    publisher = await quick.publisher(max_streams_per_host=1, trusted_proxies=("127.0.0.1",))
+    gateway = await quick.gateway(publisher)
+    await quick.watch(gateway).take()
+    assert (await quick.watch(gateway).end())[0] is Code.RESOURCE_EXHAUSTED
+    # who claims to be somebody else is not believed
+    forged = (("x-forwarded-for", "10.0.0.1"),)
+    call = quick.stub(gateway).Watch(pb.WatchEventsRequest(rm_id="rm"), metadata=forged)
+    assert (await Watching(call).end())[0] is Code.RESOURCE_EXHAUSTED
+
+
+async def test_a_gateway_that_stops_ends_those_who_watch(quick: Apart) -> None:
+    await quick.happen("a")
+    gateway = await quick.gateway(await quick.publisher())
+    watch = quick.watch(gateway, from_=pb.EventsFrom(id=0))
+    await watch.until(0)
+    stopping = asyncio.create_task(gateway.stop())
+    code, story, _ = await watch.end()
+    assert (code, story.split(":")[0]) == (Code.UNAVAILABLE, "this gateway is stopping")
+    await stopping
+
+
+async def test_a_slow_caller_is_held_up_at_the_publisher_and_dropped_there(quick: Apart) -> None:
+    feeder = Feeder(quick.rig.log, quick.rig.topics)
+    publisher = await quick.publisher(stream_stall_s=0.3)
+    gateway = await quick.gateway(publisher)
+
+    async def fat(first: int, count: int) -> None:
+        await feeder.write(
+            "fat", [(event(n, message="x" * 900), headers("fat", n)) for n in range(first, first + count)]
+        )
+
+    await fat(0, 10_000)
+    await eventually(lambda: "fat" in publisher.rings.rm_ids(), "the publisher has them")
+    narrow = grpc.aio.insecure_channel(f"127.0.0.1:{gateway.grpc_port}", [("grpc.http2.bdp_probe", 0)])
+    request: Any = {"rm_id": "fat", "from": pb.EventsFrom(id=0)}
+    stub: Any = EventsStub(narrow)
+    slow = Watching(stub.Watch(pb.WatchEventsRequest(**request)))
+    await slow.take()
+    await eventually(lambda: publisher.open_watches == 0, "it was dropped")
+    code, story, _ = await slow.end()
+    assert code is Code.ABORTED
+    assert "has read nothing for" in story
+    assert slow.ids == list(range(len(slow.ids)))
+    assert slow.got[-1].next_id < 10_000
+    rest = Watching(stub.Watch(pb.WatchEventsRequest(**{**request, "from": pb.EventsFrom(id=slow.got[-1].next_id)})))
+    assert (await rest.until(9_999))[0] == slow.got[-1].next_id
+    rest.call.cancel()
+    await narrow.close()
+
+
+async def test_a_gateway_lists_it_in_reflection_and_health(quick: Apart) -> None:
+    gateway = await quick.gateway(None)
+    channel = quick.rig.channel(gateway).grpc
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+    asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol="muster.v1.Events")
+    (answer,) = [each async for each in stub.ServerReflectionInfo(iter([asked]))]
+    assert answer.WhichOneof("message_response") == "file_descriptor_response"
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    said = await health.Check(health_pb2.HealthCheckRequest(service="muster.v1.Events"))
+    assert said.status == health_pb2.HealthCheckResponse.SERVING

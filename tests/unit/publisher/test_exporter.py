@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from muster_bus.backends.memory import MemoryStore
+from muster_bus.log import Record
 from muster_event_publisher import metrics
 from muster_event_publisher.events import EventBatch
-from muster_event_publisher.history.exporter import FlushPolicy
+from muster_event_publisher.history.exporter import Exporter, FlushPolicy
 from muster_event_publisher.history.memory import MemorySink, MemoryTarget
-from unit.publisher.feeding import INSTANCE, event
+from muster_event_publisher.history.pieces import pieces
+from muster_event_publisher.history.sink import Progress
+from prometheus_client import Gauge
+from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.running import TOPICS, Running, eventually, running
 
 AT_ONCE = FlushPolicy(records=1, size_bytes=1, wait_s=0.001)
@@ -181,3 +186,155 @@ async def test_a_dead_follower_ends_the_service() -> None:
         await publisher.log.close()
         with pytest.raises(Exception, match="closed"):
             await asyncio.wait_for(publisher.service.wait(), 10)
+
+
+# --- events that a store refuses ------------------------------------------------------------------------------------
+
+
+async def letters(publisher: Running) -> list[Record]:
+    """The dead letters of every partition."""
+    found: list[Record] = []
+    for partition in range(TOPICS.partitions):
+        reader = await publisher.log.reader(TOPICS.dead_letters, partition)
+        while reader.position < await reader.end_offset():
+            found += await reader.read(1_000, 1)
+    return found
+
+
+class PieceSink(CountingSink):
+    """Stores in pieces, so that a batch that is refused is there in part."""
+
+    async def write(self, batch: EventBatch) -> None:
+        for piece in pieces(batch, 3):
+            await super().write(piece)
+
+
+@pytest.mark.parametrize("kind", [CountingSink, PieceSink])
+@pytest.mark.parametrize("bad", [{0}, {99}, {50}, {1, 2, 3, 60, 61}, set(range(40, 56))])
+async def test_refused_events_go_to_the_dead_letters_and_the_rest_is_stored(
+    kind: type[CountingSink], bad: set[int]
+) -> None:
+    sink = kind()
+    sink.refuse = lambda rm_id, event_id: event_id in bad
+    store, counted = MemoryStore(), metrics.EXPORT_DEAD_LETTERS.labels("memory")._value.get()
+    policy = FlushPolicy(records=100, size_bytes=10**9, wait_s=0.05)
+    async with running(store=store, sinks=[(sink, policy)], refusals_max=2, **FAST_RETRY) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(100))
+        await eventually(lambda: len(sink.given) == 100 - len(bad))
+        assert sink.given == [n for n in range(100) if n not in bad]
+        # What comes later is not held up, and health is good again.
+        await publisher.feeder.events("rm", range(100, 120))
+        await eventually(lambda: len(sink.given) == 120 - len(bad))
+        await eventually(lambda: sink.target.progress.get(TOPICS.partition_of("rm")) is not None)
+        assert await publisher.service.healthy()
+        found = await letters(publisher)
+    assert [record.value for record in found] == [event(n) for n in sorted(bad)]
+    assert [dict(record.headers)["id"] for record in found] == [str(n).encode() for n in sorted(bad)]
+    partition = TOPICS.partition_of("rm")
+    for record, n in zip(found, sorted(bad), strict=True):
+        told = dict(record.headers)
+        assert told["origin"] == f"{TOPICS.events}/{partition}/{n}".encode()
+        assert told["error"] == b"store memory: there is an event that it does not like"
+        assert (record.key, told["rm"], told["instance"]) == (b"rm", b"rm", INSTANCE.encode())
+    assert metrics.EXPORT_DEAD_LETTERS.labels("memory")._value.get() - counted == len(bad)
+
+
+async def test_a_store_that_refuses_everything_loses_little_and_is_named() -> None:
+    sink = CountingSink()
+    sink.refuse = lambda rm_id, event_id: True
+    limits = {"refusals_max": 1, "dead_letters_in_a_row_max": 7, "stop_timeout_s": 0.1, **FAST_RETRY}
+    async with running(sinks=[(sink, AT_ONCE)], **limits) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(50))
+        await eventually(lambda: any("none of the last 7 events" in (e.problem or "") for e in exporters(publisher)))
+        assert len(await letters(publisher)) == 7
+        assert [problem for problem in await publisher.service.problems() if "does not like" in problem]
+        # A person acts: nothing else is lost.
+        sink.refuse = lambda rm_id, event_id: False
+        await eventually(lambda: sink.given == list(range(7, 50)))
+        assert await publisher.service.healthy()
+
+
+def exporters(publisher: Running) -> list[Exporter]:
+    return publisher.service._exporters
+
+
+class DefectiveSink(CountingSink):
+    """Raises what a sink should not."""
+
+    def __init__(self, target: MemoryTarget | None = None) -> None:
+        super().__init__(target)
+        self.defects = {"start": 2, "progress": 2}
+
+    async def start(self) -> None:
+        self._trip("start")
+
+    async def progress(self, partition: int) -> Progress | None:
+        self._trip("progress")
+        return await super().progress(partition)
+
+    async def write(self, batch: EventBatch) -> None:
+        if any(n == 3 for run in batch.runs for n in range(run.first_id, run.last_id + 1)):
+            raise KeyError("s3cret of the store")
+        await super().write(batch)
+
+    def _trip(self, what: str) -> None:
+        self.defects[what] -= 1
+        if self.defects[what] >= 0:
+            raise RuntimeError("s3cret of the store")
+
+
+async def test_a_defective_store_does_not_end_the_service_or_others() -> None:
+    bad, good = DefectiveSink(), CountingSink()
+    async with running(sinks=[(bad, AT_STOP), (good, AT_ONCE)], refusals_max=2, **FAST_RETRY) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(10))
+        await eventually(lambda: good.given == list(range(10)))
+        for exporter in exporters(publisher):
+            exporter.finish()
+        await eventually(lambda: bad.given == [n for n in range(10) if n != 3])
+        found = await letters(publisher)
+    assert [record.value for record in found] == [event(3)]
+    assert b"KeyError in write (test_exporter.py:" in dict(found[0].headers)["error"]
+    assert b"s3cret" not in dict(found[0].headers)["error"]
+
+
+async def test_lag_is_told_in_offsets_and_seconds() -> None:
+    sink = CountingSink()
+    partition = str(TOPICS.partition_of("rm"))
+    offsets = metrics.EXPORT_LAG.labels("memory", partition)
+    seconds = metrics.EXPORT_LAG_SECONDS.labels("memory", partition)
+
+    def value(gauge: Gauge) -> float:
+        return gauge.collect()[0].samples[0].value
+
+    retries = metrics.EXPORT_RETRIES.labels("memory")._value.get()
+    async with running(sinks=[(sink, AT_ONCE)], stop_timeout_s=0.1, **FAST_RETRY) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(1))
+        await eventually(lambda: sink.given == [0])
+        sink.down = True
+        ages = [(event(n, at_ns=time.time_ns() - 90 * 10**9), headers("rm", n)) for n in range(1, 5)]
+        await publisher.feeder.write("rm", ages)
+        await eventually(lambda: value(offsets) == 4)
+        assert 90 <= value(seconds) < 1_000
+        await eventually(lambda: metrics.EXPORT_RETRIES.labels("memory")._value.get() > retries + 2)
+        sink.down = False
+        await eventually(lambda: value(offsets) == 0)
+        assert value(seconds) == 0
+
+
+async def test_another_log_that_fails_half_way_loses_nothing() -> None:
+    """The progress of the former log says nothing about what of the new one is stored."""
+    target = MemoryTarget()
+    async with running(sinks=[(MemorySink(target), AT_ONCE)]) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(10))
+    sink = MemorySink(target)
+    async with running(store=MemoryStore(), sinks=[(sink, AT_STOP)], **FAST_RETRY) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(30), instance="another")
+        fails = iter([True, True, False])
+        sink.refuse = lambda rm_id, event_id: next(fails, False)
+    assert stored(target, "another") == events(range(30))

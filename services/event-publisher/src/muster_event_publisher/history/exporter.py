@@ -233,25 +233,23 @@ class Exporter:
                 return
             except SinkRefused as error:
                 refused += 1
+                batch = await self._rest_of(batch)
                 if refused >= refusals and batch.records > 1:
                     # 2. by halves, each in its turn: the order of positions is kept
                     for half in pieces(batch, (batch.records + 1) // 2):
                         await self._store(half, 1)
                     return
-                if refused >= refusals and self._given_up_in_a_row < self._retry.dead_letters_in_a_row:
+                if refused >= refusals and batch.runs:
                     # 3. down to the one that it is about
-                    await self._give_up(batch.runs[0], error)
-                    return
-                if refused >= refusals:
-                    error = SinkRefused(
-                        self._sink.name,
-                        f"it took none of the last {self._given_up_in_a_row} events, so no more are given up: "
-                        f"{error.reason}",
-                    )
+                    if self._given_up_in_a_row < self._retry.dead_letters_in_a_row:
+                        await self._give_up(batch.runs[0], error)
+                        return
+                    nothing = f"it took none of the last {self._given_up_in_a_row} events, so no more are given up"
+                    error = SinkRefused(self._sink.name, f"{nothing}: {error.reason}")
                 pause_s = await self._pause(error, pause_s)
             except SinkError as error:
                 pause_s = await self._pause(error, pause_s)
-            batch = await self._rest_of(batch)
+                batch = await self._rest_of(batch)
 
     async def _give_up(self, run: EventRun, error: SinkRefused) -> None:
         pause_s = self._retry.min_s

@@ -90,10 +90,11 @@ def options_as(model: type[M], options: Options, context: SinkContext) -> M:
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
+        known = ", ".join(field.alias or name for name, field in model.model_fields.items())
         raise SinkSettingsWrong(
             *(
                 f"publisher.sinks.{context.name}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; "
-                f"known options are {', '.join(model.model_fields)}"
+                f"known options are {known}"
                 for problem in error.errors(include_input=False, include_url=False)
             )
         ) from None  # pydantic's error holds the values

@@ -118,14 +118,13 @@ async def world(**settings: Any) -> AsyncIterator[World]:
                 each.call.cancel()
 
 
-async def asked(it: World, *names: str, rm_id: str = "rm", application: str = "app", extra: Any = ()) -> None:
+async def asked(it: World, *names: str, rm_id: str = "rm", application: str = "app") -> None:
     """Request events."""
     values = [
         EventRecord(type=EventRecord.REQUEST, objectID=name, referenceID=application).SerializeToString()
         for name in names
     ]
-    given = (*shim_headers(rm_id), *extra)
-    await it.publisher.feeder.write(rm_id, [(value, given) for value in values])
+    await it.publisher.feeder.write(rm_id, [(value, shim_headers(rm_id)) for value in values])
 
 
 def store(it: World, rm_id: str = "rm") -> Any:
@@ -447,7 +446,7 @@ async def test_only_so_many_may_watch() -> None:
         code, story, _ = await it.watch().end()
         assert (code, story) == (
             Code.RESOURCE_EXHAUSTED,
-            "2 calls of 127.0.0.1 watch, expected at most 2",
+            "2 calls of 127.0.0.1 watch events of 'rm', expected at most 2",
         )
         watches[0].call.cancel()
         await eventually(lambda: it.publisher.service.open_watches == 1)
@@ -456,7 +455,7 @@ async def test_only_so_many_may_watch() -> None:
         await it.events(0, 1)
         await it.watch().take()
         code, story, _ = await it.watch().end()
-        assert (code, story) == (Code.RESOURCE_EXHAUSTED, "1 calls watch events, expected at most 1")
+        assert (code, story) == (Code.RESOURCE_EXHAUSTED, "1 calls watch events of 'rm', expected at most 1")
 
 
 async def test_stopping_ends_who_watches_and_says_where_to_go_on() -> None:
@@ -535,14 +534,6 @@ async def test_without_anybody_the_newest_are_kept_and_the_rest_counted() -> Non
         assert await watch.until_asks(3) == ["k7", "k8", "k9"]
 
 
-async def test_the_rm_says_how_many_are_kept() -> None:
-    async with world() as it:
-        await it.events(0, 1)
-        await asked(it, *[f"k{n}" for n in range(10)], extra=(("store", b"2"),))
-        await eventually(lambda: store(it) is not None and store(it).dropped == 8)
-        assert await it.watch(request_events=True).until_asks(2) == ["k8", "k9"]
-
-
 async def test_two_who_watch_each_get_all() -> None:
     async with world() as it:
         await it.events(0, 1)
@@ -557,6 +548,8 @@ async def test_two_who_watch_each_get_all() -> None:
 
 async def test_request_events_only_and_filtered_even_of_an_rm_without_other_events() -> None:
     async with world() as it:
+        await asked(it, "first", rm_id="new")
+        await eventually(lambda: store(it, "new") is not None)
         only = it.watch(rm_id="new", request_events=True, no_tracked_events=True)
         mine = it.watch(rm_id="new", request_events=True, filter=Filter(application_id="app-7"))
         first = await only.take()
@@ -564,12 +557,12 @@ async def test_request_events_only_and_filtered_even_of_an_rm_without_other_even
         await mine.take()
         await asked(it, "a", rm_id="new")
         await asked(it, "b", rm_id="new", application="app-7")
-        assert await only.until_asks(2) == ["a", "b"]
+        assert await only.until_asks(3) == ["first", "a", "b"]
         assert await mine.until_asks(1) == ["b"]
         await it.events(0, 3, rm_id="new")
         await it.publisher.feeder.events("new", [3])
         await asked(it, "c", rm_id="new")
-        await only.until_asks(3)
+        await only.until_asks(4)
         assert only.ids == []
         tracked = it.watch(rm_id="new", from_=From(id=0), filter=Filter(object_ids=["app-3"]))
         assert await tracked.until(3) == [3]
@@ -577,6 +570,8 @@ async def test_request_events_only_and_filtered_even_of_an_rm_without_other_even
 
 async def test_a_watch_that_waits_for_an_rm_s_first_event_has_it() -> None:
     async with world() as it:
+        await asked(it, "first", rm_id="new")
+        await eventually(lambda: store(it, "new") is not None)
         watch = it.watch(rm_id="new", request_events=True)
         await watch.take()
         await it.events(0, 3, rm_id="new")
@@ -600,13 +595,18 @@ async def test_nil_empty_and_unreadable_request_events_hurt_nobody() -> None:
 async def test_with_tracking_off_only_request_events_are_to_be_had() -> None:
     async with world(tracking_enabled=False) as it:
         await it.publisher.feeder.events("rm", range(3))
+        await asked(it, "before")
+        await eventually(lambda: store(it) is not None)
         code, story = await it.refused(it.batch())
-        assert (code, story) == (Code.FAILED_PRECONDITION, "event tracking is off (publisher.tracking_enabled)")
+        assert (code, story) == (
+            Code.FAILED_PRECONDITION,
+            "rm_id: events of 'rm' are not tracked (service.event.trackingEventsEnabled)",
+        )
         assert (await it.watch().end())[0] is Code.FAILED_PRECONDITION
         watch = it.watch(request_events=True)
         await watch.take()
         await asked(it, "a")
-        assert await watch.until_asks(1) == ["a"]
+        assert await watch.until_asks(2) == ["before", "a"]
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -619,7 +619,7 @@ async def test_with_tracking_off_only_request_events_are_to_be_had() -> None:
         (
             {"rm_id": ""},
             Code.INVALID_ARGUMENT,
-            "rm_id: empty, expected one of the RMs that have events; known RMs: 'other', 'rm'",
+            "rm_id: empty, expected an RM's id; known RMs: 'other', 'rm'",
         ),
         ({"from_": From(id=4)}, Code.OUT_OF_RANGE, "from.id: 4 is not there yet, the next event has the id 3"),
         ({"from_": From()}, Code.INVALID_ARGUMENT, "from: empty, expected id, time_ns or newest"),

@@ -68,7 +68,7 @@ class PublisherService:
         self.rm_settings = RmSettings(log, topics, settings, self._settings_changed)
         self.rings = Rings(self.rm_settings.ring_capacity)
         partitions = range(topics.partitions)
-        self.requests = RequestStores(settings.request_store_capacity)
+        self.requests = RequestStores(lambda rm_id: self.rm_settings.of(rm_id).request_store_capacity)
         self._feeds = [
             PartitionFeed(
                 p, log, topics.events, self.rings, settings, self.requests.take, partial(self.rm_settings.registered, p)
@@ -87,17 +87,10 @@ class PublisherService:
         self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes)
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
-            settings.max_streams, settings.max_streams_per_host, settings.stream_lag_records_max,
-            settings.stream_stall_s, settings.keepalive_s, settings.request_push_interval_s,
+            settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,
+            settings.request_push_interval_s,
         )  # fmt: skip
-        self._hub = EventHub(
-            source,
-            self.requests,
-            watch_limits,
-            clock,
-            tracking_enabled=settings.tracking_enabled,
-            count_max=settings.rest_response_size,
-        )
+        self._hub = EventHub(source, self.requests, watch_limits, clock)
         self.events_service = EventsService(self._hub, settings.trusted_proxies)
         self._door: EventsDoor | None = None
         plans = sinks if sinks is not None else sinks_of(settings, topics, clock)
@@ -232,6 +225,7 @@ class PublisherService:
 
     def _settings_changed(self, rm_id: str) -> None:
         self.rings.resize(rm_id)
+        self.requests.resize(rm_id)
 
     def _room_of(self, rm_id: str) -> tuple[int, int]:
         settings = self.rm_settings.of(rm_id)

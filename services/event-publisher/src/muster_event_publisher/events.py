@@ -24,14 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from muster_bus.log import Headers, Record
-from muster_bus.topics import (
-    HEADER_EVENT_ID,
-    HEADER_INSTANCE,
-    HEADER_RM_ID,
-    HEADER_STORE_CAPACITY,
-    HEADER_TRACKING,
-)
-from muster_service.request_store import capacity_of
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING
 
 # Ids are stored as signed 64-bit numbers.
 _ID_LIMIT = 2**63
@@ -42,17 +35,12 @@ _MALFORMED, _SHIM = -1, -2
 
 
 class ShimEvent(NamedTuple):
-    """A shim event.
-
-    :param offset: its place in the RM's partition.
-    :param capacity: of the RM's store of such events, as the event says it; None: it does not.
-    """
+    """A shim event; ``offset`` is its place in the RM's partition."""
 
     rm_id: str
     instance: str
     offset: int
     value: bytes | None
-    capacity: int | None = None
 
 
 @dataclass(slots=True)
@@ -135,8 +123,7 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
                 continue
         rm_id, instance, event_id = _event_of(record)
         if event_id == _SHIM:
-            capacity = capacity_of(dict(headers).get(HEADER_STORE_CAPACITY))
-            shim.append(ShimEvent(rm_id, instance, record.offset, value, capacity))
+            shim.append(ShimEvent(rm_id, instance, record.offset, value))
             continue
         if event_id < 0 or value is None:
             malformed += 1

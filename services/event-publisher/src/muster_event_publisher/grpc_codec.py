@@ -48,7 +48,7 @@ class Query:
     """A request that may be answered.
 
     :param place: None: where the method begins by itself.
-    :param count: of a batch, at most so many.
+    :param count: of a batch, at most so many; 0: not said.
     :param requests_after: position of the last request event that the caller took.
     """
 
@@ -62,13 +62,21 @@ class Query:
     requests_after: int | None = None
 
 
-def read_batch(raw: bytes, count_max: int) -> Query:
+def read_batch(raw: bytes) -> Query:
     """An EventBatchRequest. Raises BadRequest."""
     request = _parsed(pb.EventBatchRequest(), raw)
-    count = request.count or min(COUNT_DEFAULT, count_max)
-    if count > count_max:
-        raise BadRequest(f"count: {count}, expected at most {count_max}, or 0 for {min(COUNT_DEFAULT, count_max)}")
-    return Query(request.rm_id, request.instance, _place(request), _filter(request), count)
+    return Query(request.rm_id, request.instance, _place(request), _filter(request), request.count)
+
+
+def count_of(query: Query, limit: int) -> int:
+    """How many events a batch has at most. Raises BadRequest.
+
+    :param limit: of the RM.
+    """
+    default = min(COUNT_DEFAULT, limit)
+    if query.count > limit:
+        raise BadRequest(f"count: {query.count}, expected at most {limit}, or 0 for {default}")
+    return query.count or default
 
 
 def read_watch(raw: bytes) -> Query:

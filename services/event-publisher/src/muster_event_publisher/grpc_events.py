@@ -66,7 +66,7 @@ class EventsService:
 
     async def _batch(self, raw: bytes, context: Any) -> bytes:
         try:
-            answer = await self._hub.batch(read_batch(raw, self._hub.count_max))
+            answer = await self._hub.batch(read_batch(raw))
         except asyncio.CancelledError:
             metrics.BATCHES.labels("CANCELLED").inc()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from muster_service.request_store import RequestStore
 
@@ -13,11 +13,11 @@ from muster_event_publisher.events import ShimEvent
 class RequestStores:
     """The feed puts shim events in; those who watch take them out.
 
-    :param capacity: of the store of an RM that has not said its own.
+    :param capacity_of: how many events an RM's store holds.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity_of: Callable[[str], int]) -> None:
+        self._capacity_of = capacity_of
         self._stores: dict[str, RequestStore] = {}
 
     def get(self, rm_id: str) -> RequestStore | None:
@@ -27,18 +27,27 @@ class RequestStores:
         """The RM's store; a new one for a new RM."""
         store = self._stores.get(rm_id)
         if store is None:
-            store = self._stores[rm_id] = RequestStore(self._capacity)
+            store = self._stores[rm_id] = RequestStore(self._capacity_of(rm_id))
         return store
+
+    def resize(self, rm_id: str) -> None:
+        """The RM's capacity may be another one now; the newest events stay."""
+        store = self._stores.get(rm_id)
+        if store is not None:
+            before = store.dropped
+            store.resize(self._capacity_of(rm_id))
+            self._count_dropped(rm_id, store.dropped - before)
 
     def take(self, events: Iterable[ShimEvent]) -> None:
         """Events of one partition, in its order. Never raises for what they hold."""
         for event in events:
             store = self.store_for(event.rm_id)
             dropped, empty = store.dropped, store.empty
-            if event.capacity is not None and event.capacity != store.capacity:
-                store.resize(event.capacity)
             store.add(event.offset, event.value)
-            if store.dropped != dropped:
-                metrics.REQUESTS_DROPPED.labels(event.rm_id).inc(store.dropped - dropped)
+            self._count_dropped(event.rm_id, store.dropped - dropped)
             if store.empty != empty:
                 metrics.REQUESTS_EMPTY.inc()
+
+    def _count_dropped(self, rm_id: str, count: int) -> None:
+        if count:
+            metrics.REQUESTS_DROPPED.labels(rm_id).inc(count)

@@ -37,6 +37,7 @@ from muster_event_publisher.grpc_codec import (
     Decoded,
     Place,
     Query,
+    count_of,
     decoded,
     encode_batch,
     encode_watched,
@@ -69,8 +70,6 @@ class WatchLimits:
     :param push_interval_s: how often request events are sent.
     """
 
-    total: int
-    per_host: int
     lag_records: int
     stall_s: float
     keepalive_s: float
@@ -207,28 +206,17 @@ class Walk:
 
 
 class EventHub:
-    """Answers batches, and holds those who watch.
+    """Answers batches, and holds those who watch. The RMs' own limits count, as at REST.
 
     :param requests: the RMs' request events.
-    :param tracking_enabled: false: request events only.
-    :param count_max: of one batch.
     """
 
-    def __init__(
-        self,
-        source: EventSource,
-        requests: RequestStores,
-        limits: WatchLimits,
-        clock: Clock,
-        *,
-        tracking_enabled: bool,
-        count_max: int,
-    ) -> None:
+    def __init__(self, source: EventSource, requests: RequestStores, limits: WatchLimits, clock: Clock) -> None:
         self.source, self.requests, self.limits, self.clock = source, requests, limits, clock
-        self.tracking_enabled, self.count_max = tracking_enabled, count_max
         self.stopping = False
         self._watches: set[EventWatch] = set()
-        self._hosts: Counter[str] = Counter()
+        self._of_rm: Counter[str] = Counter()
+        self._of_host: Counter[tuple[str, str]] = Counter()
         self._known: dict[str, Known] = {}
 
     def __len__(self) -> int:
@@ -239,18 +227,18 @@ class EventHub:
     async def batch(self, query: Query) -> bytes:
         """An EventBatch. Raises CallRefused."""
         self.check_open()
-        self._check_tracking()
-        ring = self._ring(query)
+        rm_id, ring = self._whose(query)
         if ring is None:
-            raise NoEvents(f"rm_id: no events of {query.rm_id or 'any resource manager'} yet")
+            raise NoEvents(f"rm_id: no events of {rm_id!a} yet")
         _check_instance(ring, query)
+        count = count_of(query, max(self.source.settings.of(rm_id).rest_response_size, 1))
         cursor = await self._begin(ring, query.place or Place(id=0), query)
         walk = Walk(self.source, ring, self.known(ring), cursor, query.wanted)
         parts: list[bytes] = []
         missing: list[tuple[int, int]] = []
         source, looked_at, size = "", 0, 0
-        while len(parts) < query.count and looked_at < _BATCH_LOOKS and size < _BATCH_BYTES - _CHUNK_BYTES:
-            step = await walk.step(query.count - len(parts))
+        while len(parts) < count and looked_at < _BATCH_LOOKS and size < _BATCH_BYTES - _CHUNK_BYTES:
+            step = await walk.step(count - len(parts))
             if step is None:
                 break
             parts += step.parts
@@ -271,21 +259,23 @@ class EventHub:
         :param host: who calls, for the limits.
         """
         self.check_open()
-        if not query.requests:
-            self._check_tracking()
-        ring = self._ring(query)
-        if ring is None and not query.requests:
-            raise NoEvents(f"rm_id: no events of {query.rm_id or 'any resource manager'} yet")
+        rm_id, ring = self._whose(query)
         if ring is not None:
             _check_instance(ring, query)
-        limits = self.limits
-        if len(self._watches) >= limits.total:
-            raise TooManyWatchers(f"{len(self._watches)} calls watch events, expected at most {limits.total}")
-        if self._hosts[host] >= limits.per_host:
-            raise TooManyWatchers(f"{self._hosts[host]} calls of {host} watch, expected at most {limits.per_host}")
-        watch = EventWatch(self, query, host, ring)
+        settings = self.source.settings.of(rm_id)
+        if self._of_rm[rm_id] >= settings.max_streams:
+            raise TooManyWatchers(
+                f"{self._of_rm[rm_id]} calls watch events of {rm_id!a}, expected at most {settings.max_streams}"
+            )
+        if self._of_host[rm_id, host] >= settings.max_streams_per_host:
+            raise TooManyWatchers(
+                f"{self._of_host[rm_id, host]} calls of {host} watch events of {rm_id!a}, expected at most "
+                f"{settings.max_streams_per_host}"
+            )
+        watch = EventWatch(self, query, host, rm_id, ring)
         self._watches.add(watch)
-        self._hosts[host] += 1
+        self._of_rm[rm_id] += 1
+        self._of_host[rm_id, host] += 1
         metrics.WATCHERS.set(len(self._watches))
         return watch
 
@@ -293,9 +283,8 @@ class EventHub:
         if watch not in self._watches:
             return
         self._watches.discard(watch)
-        self._hosts[watch.host] -= 1
-        if not self._hosts[watch.host]:
-            del self._hosts[watch.host]
+        self._of_rm -= Counter({watch.rm_id: 1})
+        self._of_host -= Counter({(watch.rm_id, watch.host): 1})
         metrics.WATCHERS.set(len(self._watches))
 
     async def look_after(self) -> None:
@@ -325,23 +314,22 @@ class EventHub:
             known = self._known[ring.rm_id] = Known(ring)
         return known
 
-    def _check_tracking(self) -> None:
-        if not self.tracking_enabled:
-            raise NotAsThingsAre("event tracking is off (publisher.tracking_enabled)")
-
-    def _ring(self, query: Query) -> EventRing | None:
-        rings = self.source.rings
-        if query.rm_id:
-            ring = rings.get(query.rm_id)
-            if ring is None and not query.requests:
-                raise NoEvents(f"rm_id: no events of {query.rm_id!a}{_listed(rings.rm_ids())}")
-            return ring
-        known = rings.rm_ids()
-        if len(known) > 1:
-            raise BadRequest(f"rm_id: empty, expected one of the RMs that have events{_listed(known)}")
-        if not known and query.requests:
-            raise BadRequest("rm_id: empty, expected the RM's id: no RM has events yet")
-        return rings.get(known[0]) if known else None
+    def _whose(self, query: Query) -> tuple[str, EventRing | None]:
+        """The RM that is meant, and its ring, if it has one. Raises CallRefused."""
+        settings, rings = self.source.settings, self.source.rings
+        known = sorted({*rings.rm_ids(), *settings.registered()})
+        rm_id = query.rm_id
+        if not rm_id:
+            if len(known) != 1:
+                raise BadRequest(f"rm_id: empty, expected an RM's id{_listed(known)}")
+            rm_id = known[0]
+        is_known = rm_id in known or self.requests.get(rm_id) is not None
+        if not query.requests and not settings.tracks(rm_id):
+            raise NotAsThingsAre(f"rm_id: events of {rm_id!a} are not tracked (service.event.trackingEventsEnabled)")
+        ring = rings.get(rm_id)
+        if not is_known or (ring is None and not query.requests):
+            raise NoEvents(f"rm_id: no events of {rm_id!a}{_listed(known)}")
+        return rm_id, ring
 
     async def begin(self, ring: EventRing, query: Query) -> int:
         """The id that a Watch begins with. Raises CallRefused."""
@@ -365,8 +353,8 @@ class EventWatch:
     ``ended`` is set when it has to end whatever its caller does; ``error`` says why.
     """
 
-    def __init__(self, hub: EventHub, query: Query, host: str, ring: EventRing | None) -> None:
-        self.host, self.query = host, query
+    def __init__(self, hub: EventHub, query: Query, host: str, rm_id: str, ring: EventRing | None) -> None:
+        self.host, self.query, self.rm_id = host, query, rm_id
         self.ended = asyncio.Event()
         self.error: CallRefused | None = None
         self._hub, self._ring = hub, ring
@@ -467,8 +455,7 @@ class EventWatch:
 
     def _open_store(self) -> None:
         if self.query.requests:
-            rm_id = self._ring.rm_id if self._ring is not None else self.query.rm_id
-            self._reader = self._hub.requests.store_for(rm_id).reader(self.query.requests_after)
+            self._reader = self._hub.requests.store_for(self.rm_id).reader(self.query.requests_after)
             self._push_at = self._next_push()
 
     def _next_push(self) -> float:
@@ -487,7 +474,7 @@ class EventWatch:
             self._position = taken[-1].position
             yield self._message(parts)
             reader.sent()
-            metrics.REQUESTS_SENT.labels(self._rm_id).inc(len(parts))
+            metrics.REQUESTS_SENT.labels(self.rm_id).inc(len(parts))
         self._push_at = self._next_push()
 
     def _wants(self, seen: Seen) -> bool:
@@ -496,16 +483,12 @@ class EventWatch:
             return passes_request(wanted, seen, 0, QueueIndex())
         return passes_request(wanted, seen, ring.next_id, self._hub.known(ring).queues)
 
-    @property
-    def _rm_id(self) -> str:
-        return self._ring.rm_id if self._ring is not None else self.query.rm_id
-
     def _message(self, parts: Sequence[bytes], missing: Sequence[tuple[int, int]] = ()) -> bytes:
         self._said_at = self._hub.clock.monotonic()
         ring, walk = self._ring, self._walk
         end_id = ring.next_id if ring is not None else 0
         return encode_watched(
-            self._rm_id,
+            self.rm_id,
             ring.instance if ring is not None else "",
             parts,
             walk.cursor if walk is not None else end_id,
@@ -523,7 +506,7 @@ class EventWatch:
         """Until there may be something to say."""
         hub = self._hub
         rings = hub.source.rings
-        self._follow_ring(rings.get(self._rm_id))
+        self._follow_ring(rings.get(self.rm_id))
         now_s = hub.clock.monotonic()
         due = [self._said_at + hub.limits.keepalive_s] if hub.limits.keepalive_s else []
         due += [self._push_at] if self._reader is not None else []

@@ -20,6 +20,7 @@ from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from muster_proto.si.v1.si_pb2 import EventRecord
 from unit.publisher.feeding import INSTANCE, START_NS, event, headers, shim_headers
 from unit.publisher.running import Running, eventually, running, until_next
+from unit.publisher.test_rm_settings import say
 
 PATIENCE_S = 20.0
 Code = grpc.StatusCode
@@ -607,6 +608,28 @@ async def test_with_tracking_off_only_request_events_are_to_be_had() -> None:
         await watch.take()
         await asked(it, "a")
         assert await watch.until_asks(2) == ["before", "a"]
+
+
+async def test_what_an_rm_says_about_its_events_counts_at_once() -> None:
+    async with world() as it:
+        await it.events(0, 20)
+        watch = it.watch()
+        await watch.take()
+        await say(it.publisher.log, "rm", {"event.maxStreams": "1", "event.RESTResponseSize": "5"})
+        await eventually(lambda: it.publisher.service.rm_settings.of("rm").max_streams == 1)
+        assert (await it.watch().end())[0] is Code.RESOURCE_EXHAUSTED
+        assert len((await it.batch(from_=From(id=0))).events) == 5
+        assert (await it.refused(it.batch(count=6)))[0] is Code.INVALID_ARGUMENT
+        # the store of request events
+        await asked(it, *[f"k{n}" for n in range(10)])
+        await eventually(lambda: store(it) is not None and len(store(it)) == 10)
+        await say(it.publisher.log, "rm", {"service.event.requestStoreCapacity": "3"})
+        await eventually(lambda: len(store(it)) == 3)
+        assert await it.watch(request_events=True).until_asks(3) == ["k7", "k8", "k9"]
+        # tracking
+        await say(it.publisher.log, "rm", {"service.event.trackingEventsEnabled": "false"})
+        code, story, _ = await watch.end()
+        assert (code, "are not tracked" in story) == (Code.FAILED_PRECONDITION, True)
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------

@@ -324,12 +324,16 @@ class EventHub:
                 raise BadRequest(f"rm_id: empty, expected an RM's id{_listed(known)}")
             rm_id = known[0]
         is_known = rm_id in known or self.requests.get(rm_id) is not None
-        if not query.requests and not settings.tracks(rm_id):
-            raise NotAsThingsAre(f"rm_id: events of {rm_id!a} are not tracked (service.event.trackingEventsEnabled)")
+        if not query.requests:
+            self.check_tracked(rm_id)
         ring = rings.get(rm_id)
         if not is_known or (ring is None and not query.requests):
             raise NoEvents(f"rm_id: no events of {rm_id!a}{_listed(known)}")
         return rm_id, ring
+
+    def check_tracked(self, rm_id: str) -> None:
+        if not self.source.settings.tracks(rm_id):
+            raise NotAsThingsAre(f"rm_id: events of {rm_id!a} are not tracked (service.event.trackingEventsEnabled)")
 
     async def begin(self, ring: EventRing, query: Query) -> int:
         """The id that a Watch begins with. Raises CallRefused."""
@@ -415,6 +419,8 @@ class EventWatch:
             if self.error is not None:
                 raise self.error
             hub.check_open()
+            if not self.query.requests:
+                hub.check_tracked(self.rm_id)
             said = False
             # 1. the next tracked events
             step = await self._walk.step() if self._walk is not None else None

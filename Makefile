@@ -20,7 +20,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core bench-events openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -81,6 +81,9 @@ bench: install-dev ## allocations per second and latency, embedded and on Kafka,
 
 bench-core: install-dev ## the scheduling core alone: a JSON line for each scenario (BENCH_ARGS='--only binpack,5000,50000,100')
 	@$(BIN)/python -m tests.perf.core_bench $(BENCH_ARGS)
+
+bench-events: install-dev ## the ring's memory and speed beside seed 002's figures, and streams' latency; one JSON line
+	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

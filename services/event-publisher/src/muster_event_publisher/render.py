@@ -20,7 +20,7 @@ T = TypeVar("T")
 _FRONTS: dict[bytes, bytes | None] = {}
 _DETAILS: dict[bytes, bytes | None] = {}
 _BACKS: dict[bytes, bytes | None] = {}
-# Upper halves of time stamps: 268 ms each.
+# Upper parts of time stamps: 34 s each.
 _UPPER_TIMES: dict[bytes, int | None] = {}
 _PIECES_MAX = 8_192
 # Chunks of streams: some 60 KB each.
@@ -56,13 +56,13 @@ def _quick(value: bytes) -> bytes | None:
         position = 4 + value[3]
         piece = value[:position]
         front = _FRONTS[piece] if piece in _FRONTS else _remember(_FRONTS, piece, _front(piece))
-        # 2. the time: a varint of nine bytes, of which only the lower four differ much
-        upper_bytes = value[position + 5 : position + 10]
+        # 2. the time: a varint of nine bytes, of which only the lower five differ much
+        upper_bytes = value[position + 6 : position + 10]
         upper = _UPPER_TIMES.get(upper_bytes) or _remember(_UPPER_TIMES, upper_bytes, _upper_time(upper_bytes))
-        b0, b1, b2, b3 = value[position + 1 : position + 5]
-        if front is None or upper is None or value[position] != 0x30 or not b0 & b1 & b2 & b3 & 0x80:
+        b0, b1, b2, b3, b4 = value[position + 1 : position + 6]
+        if front is None or upper is None or value[position] != 0x30 or not b0 & b1 & b2 & b3 & b4 & 0x80:
             return None
-        time_ns = upper | (b3 & 127) << 21 | (b2 & 127) << 14 | (b1 & 127) << 7 | b0 & 127
+        time_ns = upper | (b4 & 127) << 28 | (b3 & 127) << 21 | (b2 & 127) << 14 | (b1 & 127) << 7 | b0 & 127
         # 3. change and detail
         position += 15
         piece = value[position - 5 : position]
@@ -97,9 +97,9 @@ def _front(piece: bytes) -> bytes | None:
 
 
 def _upper_time(piece: bytes) -> int | None:
-    if len(piece) != 5 or any(byte < 128 for byte in piece[:4]) or not 0 < piece[4] < 128:
+    if len(piece) != 4 or any(byte < 128 for byte in piece[:3]) or not 0 < piece[3] < 128:
         return None
-    return sum((byte & 127) << (28 + 7 * place) for place, byte in enumerate(piece))
+    return sum((byte & 127) << (35 + 7 * place) for place, byte in enumerate(piece))
 
 
 def _details(piece: bytes) -> bytes | None:

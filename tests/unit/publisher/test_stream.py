@@ -346,3 +346,71 @@ def test_limits_are_freed() -> None:
         streams.check_room("other")
     streams.leave(stream)
     streams.check_room("host")
+
+
+class Collector:
+    """An ASGI client that takes everything at once, but nothing while it is stalled."""
+
+    def __init__(self, *, stalled: bool) -> None:
+        self.body = b""
+        self.reads, self.left = asyncio.Event(), asyncio.Event()
+        if not stalled:
+            self.reads.set()
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            return  # so little always goes out
+        await self.reads.wait()
+        self.body += message["body"]
+        if not message.get("more_body", True):
+            self.left.set()
+
+    async def receive(self) -> dict[str, str]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    @property
+    def events(self) -> list[bytes]:
+        return [line for line in self.body.splitlines() if line.startswith(b'{"type"')]
+
+
+async def test_of_a_hundred_clients_ten_stall_and_nobody_else_notices() -> None:
+    limits = StreamLimits(total=110, per_host=110, lag_records=500, stall_s=60, keepalive_s=0)
+    rings = Rings(300)
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(0)])
+    streams, source = EventStreams(limits, ManualClock()), EventSource(rings, [], TOPICS)
+    clients = [Collector(stalled=number % 10 == 0) for number in range(100)]
+
+    def begin(client: Collector, start: int) -> asyncio.Task[None]:
+        stream = EventStream(streams, source, ring, start, "host", [])
+        return asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+
+    tasks = [begin(client, 0) for client in clients]
+    stalled, others = clients[::10], [client for client in clients if client.reads.is_set()]
+    total = 2_000
+    while ring.next_id < total:
+        # Never more than the ring holds at once: whoever reads takes all of it from memory.
+        ids = range(ring.next_id, min(ring.next_id + 100, total))
+        ring.extend(ids.start, [event(n) for n in ids])
+        await eventually(lambda: all(client.body.count(b"\n") == ring.next_id + 1 for client in others))
+        for stream in list(streams._open):
+            stream.check()
+    wanted = lines_of(range(total))
+    assert [client.events for client in others] == [wanted] * 90
+    # Those that stalled read again: all events so far, why no more, and where to go on.
+    for client in stalled:
+        client.reads.set()
+    await eventually(lambda: all(client.left.is_set() for client in stalled))
+    for client in stalled:
+        got = len(client.events)
+        assert client.events == wanted[:got]
+        last = json.loads(client.body.splitlines()[-1])
+        assert last["status_code"] == 503
+        assert last["message"].startswith("the client is ")
+        assert last["message"].endswith(f"events behind, allowed are 500; go on with ?start={got}")
+        assert got < 300
+    for client in others:
+        client.left.set()
+    await asyncio.gather(*tasks)
+    assert len(streams) == 0

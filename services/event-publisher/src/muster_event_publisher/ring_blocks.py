@@ -99,7 +99,8 @@ def pack(values: Sequence[bytes | None]) -> bytes:
         uuids=_compress(uuids),
         texts=_compress(texts),
     )
-    return _encode(packed)
+    # (A copy: what the encoder gives has grown and was cut, and leaves holes in the memory behind it.)
+    return bytes(memoryview(_encode(packed)))
 
 
 def unpack(packed: bytes) -> list[bytes | None]:

@@ -1,0 +1,224 @@
+"""Events that are older than the ring: log, then history, nothing skipped silently; and the seams between them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+from muster_bus.backends.memory import MemoryLog
+from muster_bus.clock import SystemClock
+from muster_event_publisher.app import PublisherService
+from muster_event_publisher.errors import SinkUnavailable
+from muster_event_publisher.log_search import LogSearch, OldEvents
+from muster_event_publisher.render import event_json
+from muster_event_publisher.ring import BLOCK, Rings
+from muster_event_publisher.settings import PublisherSettings
+from muster_event_publisher.source import EventSource
+from unit.publisher.feeding import INSTANCE, Feeder, event
+from unit.publisher.running import TOPICS, Running, eventually, running, until_next
+from unit.publisher.test_stream import FIRST_LINE, Lines, lines_of, opened
+
+BATCH = "/ws/v1/events/batch"
+
+
+async def filled(publisher: Running, count: int) -> None:
+    await publisher.service.start()
+    await publisher.feeder.events("rm", range(count))
+    await until_next(publisher, "rm", count)
+
+
+class Store:
+    """A history that has some ids."""
+
+    name = "store"
+
+    def __init__(self, *ranges: range, broken: bool = False) -> None:
+        self._ranges, self._broken, self.asked = ranges, broken, 0
+
+    async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
+        self.asked += 1
+        if self._broken:
+            raise SinkUnavailable(self.name, "not now")
+        for ids in self._ranges:
+            if ids.stop > start:
+                first = max(start, ids.start)
+                return OldEvents(first, [event(n) for n in range(first, min(ids.stop, first + count))])
+        return None
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("stores", "start", "first", "source"),
+    [
+        ([], 20, 20, "log"),
+        ([Store(range(100))], 20, 20, "log"),
+        ([Store(broken=True)], 20, 20, "log"),
+        ([], 5, 20, "log"),
+        ([Store(range(10))], 5, 5, "history"),
+        ([Store(range(2)), Store(range(3, 10))], 5, 5, "history"),
+        ([Store(range(7, 10))], 5, 7, "history"),
+        ([Store(range(7, 10)), Store(range(6, 8)), Store()], 5, 6, "history"),
+        ([Store(broken=True), Store(range(5, 6))], 5, 5, "history"),
+        ([Store(broken=True), Store(range(6, 8))], 5, None, ""),
+        ([Store(broken=True)], 5, None, ""),
+    ],
+)
+async def test_log_then_history(stores: list[Store], start: int, first: int | None, source: str) -> None:
+    log = MemoryLog(TOPICS.specs(), SystemClock())
+    await log.start()
+    await Feeder(log, TOPICS).events("rm", range(40))
+    partition = TOPICS.partition_of("rm")
+    log.store.delete_before(TOPICS.events, partition, 20)
+    rings = Rings(5)
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(n) for n in range(40)])
+    searches = [LogSearch(log, TOPICS.events, number, 1_000_000) for number in range(TOPICS.partitions)]
+    source_of_events = EventSource(rings, searches, TOPICS, stores)
+    if first is None:
+        with pytest.raises(SinkUnavailable):
+            await source_of_events.old(ring, start, 3)
+    else:
+        found = await source_of_events.old(ring, start, 3)
+        assert found is not None
+        assert (found.first_id, found.source) == (first, source)
+        assert found.values == [event(n) for n in range(first, first + len(found.values))]
+        if source == "log" and first == start:
+            assert [store.asked for store in stores] == [0] * len(stores)
+    for search in searches:
+        await search.close()
+    await log.close()
+
+
+async def test_a_batch_says_where_it_is_from_and_what_is_gone(tmp_path: Path) -> None:
+    log = MemoryLog(TOPICS.specs(), SystemClock())
+    await log.start()
+    feeder = Feeder(log, TOPICS)
+    wanted = PublisherSettings(http_address="", ring_capacity=10, parquet_dir=tmp_path, parquet_roll_s=0.01)
+    service = PublisherService(wanted, log, TOPICS, SystemClock())
+    try:
+        await service.start()
+        # 1. the first thirty are exported, then deleted in the log with ten more; the ring holds the last ten
+        await feeder.events("rm", range(30))
+        await eventually(lambda: any(tmp_path.rglob("*.parquet")) and _exported(service))
+        await service.stop()
+        service = PublisherService(wanted.model_copy(update={"parquet_roll_s": 3600}), log, TOPICS, SystemClock())
+        await feeder.events("rm", range(30, 60))
+        log.store.delete_before(TOPICS.events, TOPICS.partition_of("rm"), 40)
+        await service.start()
+        transport = httpx.ASGITransport(service.asgi)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://publisher") as http:
+            for start, ids, source, missing, next_id in (
+                (0, range(30), "history", None, 30),
+                (12, range(12, 30), "history", None, 30),
+                (29, range(29, 30), "history", None, 30),
+                (30, range(0), "ring", "30-39", 40),
+                (39, range(0), "ring", "39-39", 40),
+                (40, range(40, 60), "log", None, 60),
+                (49, range(49, 60), "log", None, 60),
+                (50, range(50, 60), "ring", None, 60),
+                (60, range(0), "ring", None, 60),
+                (61, range(0), "ring", None, 60),
+            ):
+                answer = await http.get(BATCH, params={"start": start})
+                body = json.loads(answer.content)
+                assert [r["objectID"] for r in body["EventRecords"] or ()] == [f"app-{n}" for n in ids], start
+                assert (body["InstanceUUID"], body["LowestID"], body["HighestID"]) == (INSTANCE, 50, 59)
+                assert answer.headers["x-muster-events-source"] == source, start
+                assert answer.headers.get("x-muster-events-missing") == missing, start
+                assert answer.headers["x-muster-next-id"] == str(next_id), start
+                note = answer.headers.get("x-muster-events-note", "")
+                assert note.startswith("event 61 is not present yet" if start == 61 else "events" if missing else ""), (
+                    start
+                )
+                assert bool(note) == (start == 61 or missing is not None)
+    finally:
+        await service.stop()
+        await log.close()
+
+
+def _exported(service: PublisherService) -> bool:
+    return all(exporter.problem is None for exporter in service._exporters)
+
+
+async def test_a_count_above_the_limit_is_cut_and_said() -> None:
+    async with running(rest_response_size=4) as publisher:
+        await filled(publisher, 9)
+        answer = await publisher.http.get(BATCH + "?count=7")
+        assert len(answer.json()["EventRecords"]) == 4
+        assert answer.headers["x-muster-events-note"] == "count 7 is more than one answer holds, which is 4"
+        for query in ("?count=4", "", "?count=7&start=6"):
+            assert "x-muster-events-note" not in (await publisher.http.get(BATCH + query)).headers
+
+
+async def test_a_batch_over_packed_blocks_is_what_was_written() -> None:
+    async with running(ring_capacity=10 * BLOCK) as publisher:
+        await publisher.service.start()
+        count = 12 * BLOCK + 100
+        await publisher.feeder.events("rm", range(count))
+        await until_next(publisher, "rm", count)
+        ring = publisher.service.rings.get("rm")
+        assert ring is not None
+        await eventually(lambda: ring.plain_from == 9 * BLOCK)
+        lowest = count - 10 * BLOCK
+        for start in (lowest, lowest + 1, 5 * BLOCK - 1, 5 * BLOCK, 9 * BLOCK - 7, ring.plain_from - 1, count - 5_000):
+            answer = await publisher.http.get(f"{BATCH}?start={start}&count=5000")
+            ids = range(start, min(start + 5_000, count))
+            records = b",".join([event_json(event(n)) for n in ids])
+            assert answer.content.partition(b'"EventRecords":')[2] == b"[" + records + b"]}\n"
+            assert answer.headers["x-muster-events-source"] == "ring"
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_streams_cross_from_log_to_packed_to_plain_to_live_while_events_are_written(seed: int) -> None:
+    random, before, total = Random(seed), 4 * BLOCK, 7 * BLOCK
+    async with running(listen=True, ring_capacity=3 * BLOCK) as publisher:
+        await filled(publisher, before)
+
+        async def follow(start: int) -> None:
+            async with opened(publisher, f"?start={start}") as lines:
+                assert await lines.next() == FIRST_LINE
+                for first in range(start, total, 100):
+                    ids = range(first, min(first + 100, total))
+                    assert await lines.take(len(ids)) == lines_of(ids), first
+
+        async def write() -> None:
+            first = before
+            while first < total:
+                end = min(first + random.randint(1, 300), total)
+                await publisher.feeder.events("rm", range(first, end))
+                await asyncio.sleep(0)
+                first = end
+
+        ring = publisher.service.rings.get("rm")
+        assert ring is not None
+        starts = [0, ring.lowest - 1, ring.lowest, before - 1, before, *(random.randrange(before) for _ in range(3))]
+        await asyncio.gather(write(), *map(follow, starts))
+
+
+async def test_what_is_nowhere_is_said_in_a_stream_and_what_cannot_be_read_ends_it() -> None:
+    async with running(listen=True, ring_capacity=10) as publisher:
+        await filled(publisher, 50)
+        source = publisher.service._rest._source
+        publisher.log.store.delete_before(TOPICS.events, TOPICS.partition_of("rm"), 30)
+        source._history = [Store(range(5, 12))]
+        async with opened(publisher, "?start=2") as lines:
+            assert await lines.next() == FIRST_LINE
+            await _missing(lines, 2, 5)
+            assert await lines.take(7) == lines_of(range(5, 12))
+            await _missing(lines, 12, 30)
+            assert await lines.take(20) == lines_of(range(30, 50))
+        source._history = [Store(broken=True)]
+        async with opened(publisher, "?start=2") as lines:
+            last = json.loads((await lines.rest())[-1])
+            assert last["message"] == "older events cannot be read: store: not now; go on with ?start=2"
+
+
+async def _missing(lines: Lines, first: int, next_id: int) -> None:
+    said = json.loads(await lines.next())
+    assert said["message"] == f"events {first} to {next_id - 1} are missing from the log"
+    assert (said["NextID"], said["InstanceUUID"]) == (next_id, INSTANCE)

@@ -249,7 +249,7 @@ async def test_news_come_in_their_order(asker: Asker) -> None:
     async with client(asker, on_scheduling_states=states, on_events=events) as rm:
         await rm.register()
         asker.say(scheduling_states=[state(allocationKey="a"), state(allocationKey="b")])
-        asker.say(numbered=False, events=pb.Events(events=[an_event("x", 0), an_event("y")]))
+        asker.say(numbered=False, events=pb.RmEvents(events=[an_event("x", 0), an_event("y")]))
         asker.say(scheduling_states=[state(allocationKey="c")])
         await eventually(lambda: len(got) == 5, "all is heard")
         assert rm.last_sequence("callback") == 2
@@ -259,7 +259,7 @@ async def test_news_come_in_their_order(asker: Asker) -> None:
 async def test_a_listener_that_raises_ends_the_client(asker: Asker) -> None:
     async with client(asker, on_events=raising) as rm:
         await rm.register()
-        asker.say(numbered=False, events=pb.Events(events=[an_event("x", 0)]))
+        asker.say(numbered=False, events=pb.RmEvents(events=[an_event("x", 0)]))
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(CallbackFailed, match="a callback of the callback stream raised Oops"):
                 await rm.wait()
@@ -297,15 +297,16 @@ async def test_a_new_connection_says_hello_from_where_the_old_one_was(asker: Ask
     async with client(asker, predicates=lambda _: True, on_events=heard) as rm:
         await rm.register()
         asker.ask(1)
-        asker.say(numbered=False, events=pb.Events(events=[an_event("a", 7), an_event("b", 8), an_event("ask")]))
+        asker.say(numbered=False, events=pb.RmEvents(events=[an_event("ask")], request_position=99))
+        asker.say(numbered=False, events=pb.RmEvents(events=[an_event("a", 7), an_event("b", 8)]))
         asker.lose()
         await eventually(lambda: len(asker.hellos) == 2, "it is back")
         assert rm.missing_sequences() == []
     first, second = asker.hellos
     assert first == pb.Hello(rm_id="r1", predicates=True, events=True)
-    assert second == pb.Hello(rm_id="r1", predicates=True, events=True, events_after=8)
+    assert second == pb.Hello(rm_id="r1", predicates=True, events=True, events_after=8, request_events_after=99)
     assert [each.get("muster-resume-after") for each in asker.metadata] == [None, "1"]
-    assert events == ["a", "b", "ask"]
+    assert events == ["ask", "a", "b"]
 
 
 async def test_answers_that_may_be_lost_are_sent_again_and_a_question_is_answered_once(asker: Asker) -> None:

@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from muster_cli import logs
 from muster_cli.common import Common
 from muster_cli.errors import CommandError
+from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
 from muster_cli.operating import Operator
 from muster_cli.probe import DEFAULT_ADDRESS
@@ -28,13 +29,16 @@ app.command(topics_app)
 app.command(config_app)
 admin_app = App(name="admin", help="What an operator asks of a running Muster (docs/admin.md).")
 explain_app = App(name="explain", help="Why something is as it is (docs/explain.md).")
+events_app = App(name="events", help="What happened, and what happens now (docs/events-grpc.md).")
 app.command(admin_app)
+app.command(events_app)
 app.command(explain_app)
 app.command(history_app)
 
 
 _COMMON = Common()
 _OPERATOR = Operator()
+_WANTED = Wanted()
 
 # "-" is a value, not the beginning of a flag.
 ReportFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
@@ -112,6 +116,18 @@ def event_publisher(*, http_address: str | None = None, common: Common = _COMMON
 
     flags = [("publisher.http_address", "--http-address", http_address)]
     return serving.one("event-publisher", common.settings, common.set, flags)
+
+
+@app.command
+def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+    """Derives from events, by Faust: a topic for each kind of event, and usage in windows (docs/usage.md).
+
+    :param http_address: /metrics and /health [127.0.0.1:9084].
+    """
+    from muster_cli import serving
+
+    flags = [("derive.http_address", "--http-address", http_address)]
+    return serving.one("derive", common.settings, common.set, flags)
 
 
 @app.command
@@ -223,6 +239,38 @@ def top(
     from muster_cli.top import top as show
 
     return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json))
+
+
+@events_app.command(name="watch")
+def events_watch(
+    *,
+    wanted: Wanted = _WANTED,
+    requests: Annotated[bool, Parameter(negative="")] = False,
+    requests_only: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Prints events as they come, until Ctrl-C; over restarts of gateway and publisher, each event once.
+
+    Without --start, --since or --newest: from now on.
+
+    :param requests: also the events of asks, which are for the RM and have no id.
+    :param requests_only: these only.
+    """
+    from muster_cli.events import watch
+
+    logs.configure("error", "auto")
+    return watch(wanted, requests=requests, requests_only=requests_only)
+
+
+@events_app.command(name="batch")
+def events_batch(*, wanted: Wanted = _WANTED, count: int = 1_000) -> int:
+    """Prints events that were: without --start, --since or --newest from the oldest one on that is left.
+
+    :param count: so many at most.
+    """
+    from muster_cli.events import batch
+
+    logs.configure("error", "auto")
+    return batch(wanted, count)
 
 
 @topics_app.command(name="create")

@@ -16,12 +16,16 @@ from muster_client.builders import (
 )
 from muster_client.callbacks import Callbacks, Rejection
 from muster_client.client import RmClient
+from muster_client.events_client import EventFilter, EventsClient, Place
 from muster_client.settings import ClientSettings
 
 __all__ = [
     "AdminClient",
     "Callbacks",
     "ClientSettings",
+    "EventFilter",
+    "EventsClient",
+    "Place",
     "Rejection",
     "RmClient",
     "application",

@@ -3,7 +3,7 @@
 It lives as the other streams do (stream.py: reconnection, backoff, what ends it), with these differences:
 
 hello
-    Each connection begins with a hello. It names the event that was processed last, if one was.
+    Each connection begins with a hello. It names the events that were processed last, if any were.
 
 questions
     They are answered at the same time, up to ``questions_at_once`` of them; then nothing more is read. An answer is
@@ -88,6 +88,7 @@ class CallbackStream(RmStream[Any]):
         self._updates_unwritten: deque[str] = deque()
         self._update_count = 0
         self._event_id: int | None = None
+        self._request_position: int | None = None
         self._welcome = asyncio.Event()
         self._plain_in_a_row = 0
         self._writing = False
@@ -188,6 +189,8 @@ class CallbackStream(RmStream[Any]):
         hello.rm_id = self._rm_id
         if hello.events and self._event_id is not None:
             hello.events_after = self._event_id
+        if hello.events and self._request_position is not None:
+            hello.request_events_after = self._request_position
         return hello
 
     def _rewind(self) -> None:
@@ -259,6 +262,8 @@ class CallbackStream(RmStream[Any]):
                 await self._guard(lambda: _settled(heard(message.events.events)))
             ids = [event.id for event in message.events.events if event.HasField("id")]
             self._event_id = ids[-1] if ids else self._event_id
+            if message.events.HasField("request_position"):
+                self._request_position = message.events.request_position
 
     async def _ask(self, question: Q, answer: Callable[[Q], Answer | Coroutine[Any, Any, Answer]]) -> None:
         """Answers at once if the RM's function is a plain one, else in a task; waits while too many are answered."""
@@ -378,6 +383,7 @@ def _hello(callbacks: Callbacks) -> pb.Hello:
         scheduling_states=callbacks.on_scheduling_states is not None,
         state_dump=callbacks.state_dump is not None,
         events=callbacks.on_events is not None,
+        request_events_only=callbacks.on_events is not None and callbacks.request_events_only,
     )
 
 

@@ -62,8 +62,9 @@ class Callbacks:
     :param preemption_predicates: would the ask fit once some of ``args.preemptAllocationKeys`` were gone? The index of
         the last one that must go, at least ``args.startIndex``; None or a reason: no.
     :param on_scheduling_states: asks that were skipped, reserved for, or fit on no node.
-    :param on_events: events of the RM; ``id`` is absent in events of asks, which are told nowhere else. After a
-        reconnection they go on behind the last one with an id.
+    :param on_events: events of the RM; ``id`` is absent in events of asks, which come by themselves at an interval.
+        After a reconnection both go on behind the last ones that were processed.
+    :param request_events_only: of the events those of asks only.
     :param state_dump: the RM's own state as JSON text, when an operator wants a dump; at most 512 KiB.
     """
 
@@ -81,3 +82,4 @@ class Callbacks:
     on_scheduling_states: Callable[[Sequence[si.UpdateContainerSchedulingStateRequest]], Result] | None = None
     on_events: Callable[[Sequence[pb.Event]], Result] | None = None
     state_dump: Callable[[], str | Awaitable[str]] | None = None
+    request_events_only: bool = False

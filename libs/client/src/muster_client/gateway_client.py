@@ -13,6 +13,7 @@ from muster_client.stream import Metadata
 
 # As large as a gateway gives it: ten thousand nodes with long names, an application with very many asks.
 _MESSAGE_BYTES_MAX = 64 << 20
+_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 30_000, 10_000
 # Nothing is wrong with the request: the same one may be sent again.
 _TRY_AGAIN = frozenset(
     {
@@ -37,7 +38,13 @@ class GatewayClient:
     ) -> None:
         self._metadata = metadata
         # The gateway's limits are those that count.
-        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+            # A call that watches would not notice that the other side is gone without a word.
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ]
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(address, options)
         else:

@@ -1,0 +1,317 @@
+"""Events: muster.v1.Events (proto/muster/v1/events.proto), once or as they come. docs/events-grpc.md has examples.
+
+A watch goes on over lost connections, gateways and publishers that restart: each event is given once, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+from muster_bus.clock import Clock, SystemClock
+from muster_proto.muster.v1 import events_pb2 as pb
+from muster_proto.si.v1.si_pb2 import EventRecord
+
+from muster_client.backoff import Backoff
+from muster_client.errors import AdminFailed
+from muster_client.gateway_client import GatewayClient, refusal
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_TIMEOUT_S = 30.0
+_SERVICE = "/muster.v1.Events/"
+_BACKOFF_MIN_MS, _BACKOFF_MAX_MS = 50, 2_000
+# Once a watch was open these pass as well: the old call may still hold its place, a proxy may have gone.
+_PASSING = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+
+_ENUMS = {
+    "types": EventRecord.Type,
+    "change_types": EventRecord.ChangeType,
+    "change_details": EventRecord.ChangeDetail,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events. All that is set must be so; of several one is enough. Names as in EventRecord: ``APP``, ``ADD`` …
+
+    :param application_id: events of the application, and those that refer to it, NODE_ALLOC of its allocations too.
+    :param queue: a full path; with what is below it, and the applications in it.
+
+    Raises ValueError for a name that EventRecord does not have.
+    """
+
+    types: tuple[str, ...] = ()
+    change_types: tuple[str, ...] = ()
+    change_details: tuple[str, ...] = ()
+    object_ids: tuple[str, ...] = ()
+    application_id: str = ""
+    queue: str = ""
+
+    def __post_init__(self) -> None:
+        for name, known in _ENUMS.items():
+            for given in getattr(self, name):
+                if given not in known.keys():  # noqa: SIM118 - a wrapper of protobuf, no mapping
+                    raise ValueError(f"{name}: {given!r}, expected some of {', '.join(known.keys())}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to begin: one of them, or none: a batch at the oldest event that is left, a watch now.
+
+    :param id: with this event.
+    :param time_ns: with the first event of this time or later, ns since the epoch.
+    :param newest: so many events before the end.
+    """
+
+    id: int | None = None
+    time_ns: int | None = None
+    newest: int | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("id", "time_ns", "newest") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: expected one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event; ``id`` is None for an event of an ask, which stands in no tracked order."""
+
+    id: int | None
+    record: EventRecord
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Type, change type and change detail; what a newer interface has is a number."""
+        record = self.record
+        return (
+            _name(EventRecord.Type, record.type),
+            _name(EventRecord.ChangeType, record.eventChangeType),
+            _name(EventRecord.ChangeDetail, record.eventChangeDetail),
+        )
+
+    @property
+    def resource(self) -> dict[str, int]:
+        """By type of resource."""
+        found = self.record.resource.resources
+        return {name: found[name].value for name in sorted(found)}
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``json.dumps``: REST's names of the fields, enumerations by name; what is empty is left out."""
+        record = self.record
+        found: dict[str, Any] = {} if self.id is None else {"id": self.id}
+        found |= dict(zip(("type", "eventChangeType", "eventChangeDetail"), self.names, strict=True))
+        found["timestampNano"] = record.timestampNano
+        texts = {"objectID": record.objectID, "referenceID": record.referenceID, "message": record.message}
+        found |= {name: text for name, text in texts.items() if text}
+        return found | ({"resource": self.resource} if self.resource else {})
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Some events.
+
+    :param next_id: all events with lower ids were looked at: where to go on.
+    :param end_id: the id of the RM's next event; the same as ``next_id``: there is no more now.
+    :param missing: first and last ids that are nowhere any more.
+    :param source: of the oldest: RING, LOG or HISTORY; "" in a watch.
+    :param request_position: where the request events go on; None: none has come.
+    :param requests_dropped: so many request events were pushed out of their full store since the call began.
+    """
+
+    rm_id: str
+    instance: str
+    events: tuple[Event, ...]
+    next_id: int
+    end_id: int
+    missing: tuple[tuple[int, int], ...] = ()
+    source: str = ""
+    request_position: int | None = None
+    requests_dropped: int = 0
+
+
+@dataclass(slots=True)
+class _Resume:
+    """Where a watch goes on."""
+
+    place: Place
+    instance: str
+    request_position: int | None = None
+    opened: bool = field(default=False)
+
+
+class EventsClient(GatewayClient):
+    """Asks one gateway (or a publisher), or several in turn.
+
+    ::
+
+        async with EventsClient("127.0.0.1:9090") as events:
+            async for batch in events.watch("my-cluster", wanted=EventFilter(application_id="app-1")):
+                for event in batch.events:
+                    print(event.id, event.record)
+
+    Parameters as of :class:`GatewayClient`.
+
+    Every method raises AdminRefused when the call is refused (no such RM, an id that is not there yet, an instance that
+    is gone), and AdminFailed when there is no answer.
+    """
+
+    async def batch(
+        self,
+        rm_id: str = "",
+        *,
+        place: Place | None = None,
+        wanted: EventFilter | None = None,
+        count: int = 0,
+        instance: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> EventBatch:
+        """The next events, at most ``count``; fewer do not mean that there are no more: ``next_id`` does.
+
+        :param rm_id: "": the only one.
+        :param count: 0: 1,000.
+        :param instance: whose ids are meant; "": the present one's.
+        """
+        call = self._channel.unary_unary(
+            f"{_SERVICE}Batch",
+            request_serializer=pb.EventBatchRequest.SerializeToString,
+            response_deserializer=pb.EventBatch.FromString,
+        )
+        request = pb.EventBatchRequest(rm_id=rm_id, instance=instance, filter=_filter(wanted), count=count)
+        _put_place(request, place)
+        try:
+            answer = await call(request, timeout=timeout_s, metadata=self._sent())
+        except grpc.aio.AioRpcError as error:
+            raise refusal(error) from error
+        return EventBatch(
+            answer.rm_id,
+            answer.instance,
+            tuple(Event(each.id, each.record) for each in answer.events),
+            answer.next_id,
+            answer.end_id,
+            tuple((each.first_id, each.last_id) for each in answer.missing),
+            pb.EventBatch.Source.Name(answer.source),
+        )
+
+    async def watch(
+        self,
+        rm_id: str = "",
+        *,
+        place: Place | None = None,
+        wanted: EventFilter | None = None,
+        instance: str = "",
+        request_events: bool = False,
+        request_position: int | None = None,
+        tracked_events: bool = True,
+        resume: bool = True,
+        clock: Clock | None = None,
+    ) -> AsyncGenerator[EventBatch, None]:
+        """Events as they come, history first, until the caller leaves the loop. An empty batch says how far it is.
+
+        :param request_events: events of asks, too.
+        :param request_position: of the last batch that was taken, to go on.
+        :param tracked_events: False: those of asks only.
+        :param resume: goes on over lost connections, once it was open; what was given counts as taken when the next
+            batch is asked for. False: raises AdminFailed.
+        """
+        at = _Resume(place or Place(), instance, request_position)
+        backoff = Backoff(_BACKOFF_MIN_MS, _BACKOFF_MAX_MS, clock or SystemClock())
+        while True:
+            request = pb.WatchEventsRequest(
+                rm_id=rm_id,
+                instance=at.instance,
+                filter=_filter(wanted),
+                request_events=request_events,
+                request_events_after=at.request_position,
+                no_tracked_events=not tracked_events,
+            )
+            _put_place(request, at.place)
+            stream = self._open(request)
+            backoff.started()
+            try:
+                async for answer in stream:
+                    yield _watched(answer)
+                    _note(at, answer, tracked=tracked_events)
+                    backoff.succeeded()
+                raise AdminFailed(grpc.StatusCode.UNAVAILABLE, "the watch ended without a word")
+            except grpc.aio.AioRpcError as error:
+                failed = refusal(error)
+                if not (resume and at.opened and (isinstance(failed, AdminFailed) or error.code() in _PASSING)):
+                    raise failed from error
+                log.info("watching events again", status=error.code().name, reason=error.details())
+            except AdminFailed:
+                if not (resume and at.opened):
+                    raise
+            finally:
+                stream.cancel()
+            await asyncio.sleep(backoff.failed())
+
+    def _open(self, request: pb.WatchEventsRequest) -> Any:
+        call = self._channel.unary_stream(
+            f"{_SERVICE}Watch",
+            request_serializer=pb.WatchEventsRequest.SerializeToString,
+            response_deserializer=pb.WatchedEvents.FromString,
+        )
+        return call(request, metadata=self._sent())
+
+
+def _note(at: _Resume, answer: pb.WatchedEvents, *, tracked: bool) -> None:
+    at.opened = True
+    if answer.instance and tracked:
+        at.place, at.instance = Place(id=answer.next_id), answer.instance
+    if answer.HasField("request_position"):
+        at.request_position = answer.request_position
+
+
+def _watched(answer: pb.WatchedEvents) -> EventBatch:
+    tracked = (Event(each.id, each.record) for each in answer.events)
+    return EventBatch(
+        answer.rm_id,
+        answer.instance,
+        (*tracked, *(Event(None, record) for record in answer.request_events)),
+        answer.next_id,
+        answer.end_id,
+        tuple((each.first_id, each.last_id) for each in answer.missing),
+        request_position=answer.request_position if answer.HasField("request_position") else None,
+        requests_dropped=answer.request_events_dropped,
+    )
+
+
+def _filter(wanted: EventFilter | None) -> pb.EventFilter | None:
+    if wanted is None:
+        return None
+    return pb.EventFilter(
+        types=_numbers("types", wanted.types),  # type: ignore[arg-type]
+        change_types=_numbers("change_types", wanted.change_types),  # type: ignore[arg-type]
+        change_details=_numbers("change_details", wanted.change_details),  # type: ignore[arg-type]
+        object_ids=wanted.object_ids,
+        application_id=wanted.application_id,
+        queue=wanted.queue,
+    )
+
+
+def _name(names: Any, number: int) -> str:
+    try:
+        return str(names.Name(number))
+    except ValueError:
+        return str(number)
+
+
+def _numbers(name: str, given: Iterable[str]) -> list[int]:
+    return [_ENUMS[name].Value(each) for each in given]
+
+
+def _put_place(request: Any, place: Place | None) -> None:
+    if place is None:
+        return
+    for name in ("id", "time_ns", "newest"):
+        value = getattr(place, name)
+        if value is not None:
+            # (`from` is a word of Python.)
+            setattr(getattr(request, "from"), name, value)

@@ -414,3 +414,21 @@ async def test_of_a_hundred_clients_ten_stall_and_nobody_else_notices() -> None:
         client.left.set()
     await asyncio.gather(*tasks)
     assert len(streams) == 0
+
+
+async def test_what_one_stream_was_sent_is_not_taken_for_more_than_it_is_by_the_next() -> None:
+    rings = Rings(1_000)
+    ring = rings.ring_for("rm", INSTANCE)
+    streams, source = EventStreams(LIMITS, ManualClock()), EventSource(rings, [], TOPICS)
+    clients, tasks = [], []
+    for end in (10, 15, 15, 300, 600):
+        if end > ring.next_id:
+            ring.extend(ring.next_id, [event(n) for n in range(ring.next_id, end)])
+        clients.append(client := Collector(stalled=False))
+        stream = EventStream(streams, source, ring, 0, "host", [])
+        tasks.append(asyncio.create_task(stream({"type": "http"}, client.receive, client.send)))
+        await eventually(lambda: all(one.body.count(b"\n") > ring.next_id for one in clients))
+        assert [client.events for client in clients] == [lines_of(range(end))] * len(clients)
+    for client in clients:
+        client.left.set()
+    await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""Calls of muster.v1.Admin, Metrics and Callbacks with something wrong in them, generated (see ``spoilt.py``)."""
+"""Calls of muster.v1 (Admin, Metrics, Events, Callbacks) with something wrong in them, generated (see ``spoilt.py``)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 from muster_proto.muster.v1 import admin_pb2 as admin
 from muster_proto.muster.v1 import callbacks_pb2 as callbacks
+from muster_proto.muster.v1 import events_pb2 as events
 from muster_proto.muster.v1 import metrics_pb2 as metrics
 from muster_proto.si.v1 import si_pb2 as si
 
@@ -70,8 +71,10 @@ _METHODS: dict[str, Message] = {
     "Admin/Explain": admin.ExplainRequest(rm_id=VICTIM, application_id="app"),
     "Metrics/Get": metrics.MetricsRequest(rm_id=VICTIM),
     "Metrics/Watch": metrics.WatchMetricsRequest(what=metrics.MetricsRequest(rm_id=VICTIM)),
+    "Events/Batch": events.EventBatchRequest(rm_id=VICTIM),
+    "Events/Watch": events.WatchEventsRequest(rm_id=VICTIM, request_events=True),
 }
-_STREAMING = {"Admin/DumpState", "Metrics/Watch"}
+_STREAMING = {"Admin/DumpState", "Metrics/Watch", "Events/Watch"}
 # Names that would be another path, or query, if somebody put them into a URL as they are.
 _paths = st.sampled_from([".", "..", "a/b", "../x", "a%2Fb", "%", "%zz", "?rm=witness", "a?b", "#a", "a b", "ä", "🦆"])
 
@@ -180,6 +183,74 @@ BAD_METRICS_CALLS: list[st.SearchStrategy[BadCall]] = [
     *(what.map(_get) for what in _what),
     *(what.map(_watch) for what in _what),
     spoilt("Metrics/Watch", "interval_ms", st.integers(1, 99)),
+]
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+OUT_OF_RANGE = "OUT_OF_RANGE"
+_event_methods = st.sampled_from(["Events/Batch", "Events/Watch"])
+_numbers = st.integers(1_000, 2**31 - 1) | st.integers(-(2**31), -1)
+_filters: list[st.SearchStrategy[tuple[dict[str, Any], str]]] = [
+    st.lists(_numbers, min_size=1, max_size=3).map(lambda found: ({"types": found}, "filter.types[0]")),
+    st.lists(_numbers, min_size=1, max_size=3).map(lambda found: ({"change_types": found}, "filter.change_types[0]")),
+    st.lists(_numbers, min_size=1, max_size=3).map(
+        lambda found: ({"change_details": found}, "filter.change_details[0]")
+    ),
+    st.lists(unknown_names, min_size=101, max_size=103).map(lambda names: ({"object_ids": names}, "filter.object_ids")),
+    st.integers(1_025, 2_000).map(lambda length: ({"object_ids": ["a", "x" * length]}, "filter.object_ids[1]")),
+    st.just(({"object_ids": ["a", ""]}, "filter.object_ids[1]")),
+    st.integers(1_025, 2_000).map(lambda length: ({"application_id": "x" * length}, "filter.application_id")),
+    (_paths | unknown_names).map(lambda text: ({"queue": text}, "filter.queue")),
+    st.integers(1_025, 2_000).map(lambda length: ({"queue": "root." + "x" * length}, "filter.queue")),
+]
+_places: list[st.SearchStrategy[tuple[dict[str, Any], str]]] = [
+    st.integers(2**40, 2**64 - 1).map(lambda number: ({"id": number}, "from.id")),
+    st.integers(-(2**63), -1).map(lambda number: ({"time_ns": number}, "from.time_ns")),
+    st.just(({}, "from")),
+]
+
+
+def _filtered(method: str, found: tuple[dict[str, Any], str]) -> BadCall:
+    return _call(method, {"filter": events.EventFilter(**found[0])}, (INVALID,), found[1])
+
+
+def _placed(method: str, found: tuple[dict[str, Any], str]) -> BadCall:
+    return _call(method, {"from": events.EventsFrom(**found[0])}, (INVALID, OUT_OF_RANGE), found[1])
+
+
+BAD_EVENTS_CALLS: list[st.SearchStrategy[BadCall]] = [
+    st.builds(_noise, _event_methods, st.binary(max_size=50)),
+    st.builds(_filtered, _event_methods, st.one_of(_filters)),
+    st.builds(_placed, _event_methods, st.one_of(_places)),
+    *(unknown(method, "rm_id", NOT_FOUND) for method in ("Events/Batch", "Events/Watch")),
+    *(spoilt(method, "rm_id", st.just(""), says="rm_id") for method in ("Events/Batch", "Events/Watch")),
+    *(
+        spoilt(method, field, st.integers(1_025, 2_000).map(lambda length: "x" * length))
+        for method in ("Events/Batch", "Events/Watch")
+        for field in ("rm_id", "instance")
+    ),
+    *(unknown(method, "instance", NOT_NOW) for method in ("Events/Batch", "Events/Watch")),
+    spoilt("Events/Batch", "count", st.integers(10_001, 2**32 - 1)),
+    st.builds(
+        lambda after: BadCall(
+            "Events/Watch",
+            events.WatchEventsRequest(rm_id=VICTIM, request_events_after=after).SerializeToString(),
+            (INVALID,),
+            "request_events_after",
+            answers_many=True,
+        ),
+        st.integers(0, 2**64 - 1),
+    ),
+    st.just(
+        BadCall(
+            "Events/Watch",
+            events.WatchEventsRequest(rm_id=VICTIM, no_tracked_events=True).SerializeToString(),
+            (INVALID,),
+            "no_tracked_events",
+            answers_many=True,
+        )
+    ),
 ]
 
 

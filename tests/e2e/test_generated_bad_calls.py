@@ -14,6 +14,7 @@ from e2e.arena import Arena, opened
 from e2e.spoilt import BREAKER, SECRET, VICTIM, WITNESS
 from e2e.spoilt_calls import (
     BAD_ADMIN_CALLS,
+    BAD_EVENTS_CALLS,
     BAD_METRICS_CALLS,
     HELLO,
     BadCall,
@@ -80,6 +81,11 @@ def test_bad_calls_of_operators(arena: Arena, way: int) -> None:
 @pytest.mark.parametrize("way", range(len(BAD_METRICS_CALLS)))
 def test_bad_questions_for_figures(arena: Arena, way: int) -> None:
     _every_one_refused(arena, BAD_METRICS_CALLS[way])
+
+
+@pytest.mark.parametrize("way", range(len(BAD_EVENTS_CALLS)))
+def test_bad_calls_for_events(arena: Arena, way: int) -> None:
+    _every_one_refused(arena, BAD_EVENTS_CALLS[way])
 
 
 def _every_one_refused(arena: Arena, calls: st.SearchStrategy[BadCall]) -> None:

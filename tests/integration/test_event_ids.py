@@ -1,0 +1,87 @@
+"""Event ids over `kill -9`: what a batch said before, it says after, and what comes goes on without gap or repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos.harness import Deployment, embedded, on_kafka
+from perf.driver import Driver, Shape
+
+SHAPE = Shape(nodes=5, asks=60, queues=2, applications=4, asks_per_message=20)
+BATCH = "/ws/v1/events/batch"
+# Small: most events are older than the ring and come from the log.
+ENVIRONMENT = {"MUSTER_PUBLISHER__RING_CAPACITY": "50"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def ask(deployment: Deployment, path: str) -> Any:
+    with urllib.request.urlopen(deployment.http + path, timeout=10) as answer:
+        return json.loads(answer.read())
+
+
+async def all_events(deployment: Deployment, at_least: int) -> tuple[str, list[dict[str, Any]]]:
+    """Instance and all events from id 0 on, once there are so many and no more come."""
+    for _ in range(300):
+        try:
+            end = ask(deployment, f"{BATCH}?count=1")["HighestID"] + 1
+            await asyncio.sleep(0.3)
+            newest = ask(deployment, f"{BATCH}?count=1")
+            if end >= at_least and newest["HighestID"] + 1 == end:
+                break
+        except OSError:
+            await asyncio.sleep(0.1)  # it is being started
+    else:
+        raise AssertionError(f"not {at_least} events\n{deployment.logs()}")
+    assert newest["LowestID"] == max(end - 50, 0)
+    found: list[dict[str, Any]] = []
+    while len(found) < end:
+        records = ask(deployment, f"{BATCH}?start={len(found)}")["EventRecords"]
+        assert records, f"nothing from {len(found)} on"
+        found += records
+    assert len(found) == end
+    return newest["InstanceUUID"], found
+
+
+async def ids_stay(deployment: Deployment, victims: list[str]) -> None:
+    await deployment.start()
+    driver = Driver(deployment.gateway, "ids", SHAPE)
+    try:
+        async with driver.client() as rm:
+            await driver.set_up(rm)
+            await driver.ask_up_front(rm, "a")
+            instance, before = await all_events(deployment, 3 * SHAPE.asks)
+            for number, victim in enumerate(victims):
+                await deployment.kill(victim)
+                await deployment.restart(victim)
+                again = await all_events(deployment, len(before))
+                assert again == (instance, before)
+                # (Room for them: the nodes are no larger than what the first asks need.)
+                await driver.release_all(rm, "a" if not number else f"b{number - 1}")
+                await driver.ask_up_front(rm, f"b{number}")
+                instance_now, now = await all_events(deployment, len(before) + 4 * SHAPE.asks)
+                assert (instance_now, now[: len(before)]) == (instance, before)
+                # Each made once: an ask's events are as many as they are, whoever was killed.
+                news = [event["referenceID"] for event in now[len(before) :] if event.get("eventChangeDetail") == 200]
+                assert sorted(news) == sorted(f"b{number}-{n}" for n in range(SHAPE.asks))
+                before = now
+    except BaseException:
+        print(deployment.logs())
+        raise
+    finally:
+        await deployment.stop()
+
+
+async def test_ids_survive_kills_embedded(tmp_path: Path) -> None:
+    await ids_stay(embedded(tmp_path, ENVIRONMENT), ["up", "up"])
+
+
+@pytest.mark.kafka
+@pytest.mark.redis
+async def test_ids_survive_kills_on_kafka(tmp_path: Path, kafka_bootstrap: str, redis_url: str) -> None:
+    await ids_stay(on_kafka(tmp_path, kafka_bootstrap, redis_url, ENVIRONMENT), ["event-publisher", "scheduler"])

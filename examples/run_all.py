@@ -13,11 +13,13 @@ from pathlib import Path
 from muster_client.local import LocalProcess, free_ports, muster_command
 
 HERE = Path(__file__).parent
+NO_RMS = ("wire.py", "objects.py")
 PYTHON = [
-    *sorted((HERE / "python").glob("[!w]*.py")),
+    *sorted(program for program in (HERE / "python").glob("*.py") if program.name not in NO_RMS),
     HERE / "rm_minimal.py",
     HERE / "gang.py",
-]  # wire.py is no program
+]
+OBJECTS = HERE / "python" / "objects.py"  # reads what all of them left behind
 GO = [["-callbacks=false"], [], ["-generation", "previous"]]
 TIMEOUT_S = 120
 
@@ -38,7 +40,9 @@ def main() -> None:
         muster.start()
         try:
             asyncio.run(muster.serving(grpc_address))
-            failed = [command for command in commands if not succeeds([*command, grpc_address])]
+            commands = [[*command, grpc_address] for command in commands]
+            commands.append([sys.executable, str(OBJECTS), f"{directory}/data"])
+            failed = [command for command in commands if not succeeds(command)]
         finally:
             muster.stop()
     sys.exit(f"{len(failed)} of {len(commands)} failed" if failed else None)

@@ -98,7 +98,7 @@ def embedded(directory: Path, environment: Mapping[str, str] | None = None) -> D
 
 def on_kafka(directory: Path, kafka: str, redis: str, environment: Mapping[str, str] | None = None) -> Deployment:
     """The four services, each in a process of its own, under a prefix that nobody else has."""
-    grpc_port, http_port, scheduler_port, view_port, publisher_port = free_ports(5)
+    grpc_port, http_port, scheduler_port, view_port, publisher_port, events_port = free_ports(6)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     prefix = f"chaos-{secrets.token_hex(4)}"
     settings = {
@@ -111,9 +111,11 @@ def on_kafka(directory: Path, kafka: str, redis: str, environment: Mapping[str, 
         "MUSTER_GATEWAY__SESSIONS_PREFIX": f"{prefix}:",
         "MUSTER_GATEWAY__VIEW_URL": f"http://127.0.0.1:{view_port}",
         "MUSTER_GATEWAY__PUBLISHER_URL": f"http://127.0.0.1:{publisher_port}",
+        "MUSTER_GATEWAY__PUBLISHER_GRPC_URL": f"grpc://127.0.0.1:{events_port}",
         "MUSTER_SCHEDULER__HTTP_ADDRESS": f"127.0.0.1:{scheduler_port}",
         "MUSTER_VIEW__HTTP_ADDRESS": f"127.0.0.1:{view_port}",
         "MUSTER_PUBLISHER__HTTP_ADDRESS": f"127.0.0.1:{publisher_port}",
+        "MUSTER_PUBLISHER__GRPC_ADDRESS": f"127.0.0.1:{events_port}",
         **(environment or {}),
     }
     names = ("scheduler", "view", "event-publisher", "gateway")

@@ -1,4 +1,4 @@
-"""Calls of muster.v1 (Admin, Metrics, Events, Callbacks) with something wrong in them, generated (see ``spoilt.py``)."""
+"""Calls of muster.v1 (Admin, Metrics, Events, Callbacks) with something wrong in them, generated: see ``spoilt.py``."""
 
 from __future__ import annotations
 

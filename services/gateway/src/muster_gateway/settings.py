@@ -55,7 +55,7 @@ class GatewaySettings(BaseModel):
     view_url: str = Field("http://127.0.0.1:9081", description="The view: /ws/v1/* and /debug/* go there.")
     publisher_url: str = Field("http://127.0.0.1:9082", description="The event publisher: /ws/v1/events/* goes there.")
     publisher_grpc_url: str = Field(
-        "grpc://127.0.0.1:9092", description="The event publisher's gRPC address: muster.v1.Events goes there."
+        "grpc://127.0.0.1:9091", description="The event publisher's gRPC address: muster.v1.Events goes there."
     )
     http_connect_timeout_s: float = Field(2.0, gt=0, description="To reach the view or the publisher.")
     view_timeout_s: float = Field(

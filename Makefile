@@ -9,6 +9,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_OUT ?= bench.json
 BENCH_ARGS ?=
+RECORDS ?=
 SEED ?=
 SEEDS ?=
 STEPS ?=
@@ -20,7 +21,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core bench-events openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core bench-export bench-events openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -84,6 +85,9 @@ bench-core: install-dev ## the scheduling core alone: a JSON line for each scena
 
 bench-events: install-dev ## the ring's memory and speed beside seed 002's figures, and streams' latency; one JSON line
 	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)
+
+bench-export: install-dev ## events from Kafka to PostgreSQL, Parquet and JSON lines, then with kill -9 (RECORDS=1000000)
+	@$(BIN)/python -m tests.perf.export_bench $(if $(RECORDS),--records $(RECORDS)) $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

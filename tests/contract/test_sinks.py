@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 import asyncpg
 import duckdb
 import pyarrow.parquet
 import pytest
+import redis.asyncio
 import zstandard
 from moto.server import ThreadedMotoServer
+from muster_bus.clock import SystemClock
 from muster_bus.log import Record
 from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailable, SinkUnfit
 from muster_event_publisher.events import EventBatch, batch_of
@@ -25,6 +28,7 @@ from muster_event_publisher.history.memory import MemorySink, MemoryTarget
 from muster_event_publisher.history.parquet import ParquetForm
 from muster_event_publisher.history.places import LocalPlace, place_of
 from muster_event_publisher.history.postgres import PostgresSink
+from muster_event_publisher.history.registry import SinkContext
 from muster_event_publisher.history.sink import LastEvent, Progress, Sink
 from pyarrow.fs import S3FileSystem
 from pydantic import SecretStr
@@ -136,6 +140,32 @@ class PostgresBench:
         return [(row["instance"], row["id"]) for row in rows]
 
 
+class DocumentedBench:
+    """The store of one's own that docs/history.md shows."""
+
+    def __init__(self, url: str) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "history.md").read_text(encoding="utf-8")
+        (code,) = re.findall(
+            r"```python\n(.*?)```", page.partition("### A store of your own")[2].partition("\n## ")[0], re.DOTALL
+        )
+        names: dict[str, Any] = {}
+        exec(code, names)
+        self._make, self._url, self.name = names["make"], url, f"t{uuid4().hex}"
+
+    def sink(self) -> Sink:
+        context = SinkContext(self.name, "si.events.v1", 4, SystemClock())
+        sink: Sink = self._make({"url": self._url}, context)[0]
+        return sink
+
+    async def ids(self) -> Ids:
+        async with redis.asyncio.from_url(self._url, decode_responses=True) as client:
+            keys = [key async for key in client.scan_iter(f"{self.name}:*") if ":progress:" not in key]
+            found: Ids = []
+            for key in keys:
+                found += [(key.rpartition(":")[2], int(number)) for number in await client.hkeys(key)]
+            return sorted(found)
+
+
 @pytest.fixture
 async def postgres(postgres_dsn: str) -> AsyncIterator[PostgresBench]:
     bench = PostgresBench(postgres_dsn)
@@ -167,7 +197,7 @@ def s3_location(s3_endpoint: str) -> str:
 
 PARAMS = [
     "memory", "parquet", "parquet-s3", "jsonl", "jsonl-plain", "jsonl-s3",
-    pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("documented", marks=pytest.mark.redis),
 ]  # fmt: skip
 
 
@@ -176,6 +206,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     folder = tmp_path / "history"
     if request.param == "memory":
         return MemoryBench()
+    if request.param == "documented":
+        return DocumentedBench(request.getfixturevalue("redis_url"))
     if request.param.endswith("-s3"):
         location = request.getfixturevalue("s3_location")
         return S3Bench(location, ParquetForm() if request.param == "parquet-s3" else JsonlForm())

@@ -1,0 +1,45 @@
+"""kill -9 of the publisher in the middle of an export from Kafka to every store: each event is there once.
+
+MUSTER_EXPORT_EVENTS and MUSTER_EXPORT_KILLS make it larger; ``make bench-export`` does it with a million.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from chaos.exporting import STORES, Exported
+
+EVENTS = int(os.environ.get("MUSTER_EXPORT_EVENTS", "60000"))
+KILLS = int(os.environ.get("MUSTER_EXPORT_KILLS", "3"))
+
+# Small writes, so that a kill meets the middle of many.
+OPTIONS = {
+    "postgres": {"flush_records": 2_000, "transaction_records": 700, "flush_s": 0.2},
+    "parquet": {"roll_records": 1_500, "roll_s": 0.2},
+    "jsonl": {"roll_records": 1_500, "roll_s": 0.2},
+}
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_every_event_is_in_every_store_once(kafka_bootstrap: str, postgres_dsn: str, tmp_path: Path) -> None:
+    exported = Exported(kafka_bootstrap, postgres_dsn, tmp_path, EVENTS, partitions=2, options=OPTIONS)
+    publisher = exported.publisher(STORES)
+    try:
+        await exported.feed()
+        for _ in range(KILLS):
+            publisher.process.start()
+            await publisher.until(int(0.8 * EVENTS / (KILLS + 1)), 60)
+            publisher.process.kill()
+        # The last one may finish.
+        publisher.process.start()
+        await publisher.until(None, 120)
+        assert publisher.process.stop() == 0
+        assert {store: await exported.rows(store) for store in STORES} == dict.fromkeys(STORES, exported.expected)
+    finally:
+        publisher.process.kill()
+        await exported.clear()

@@ -10,7 +10,7 @@ import errno
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
 from muster_bus.clock import Clock, SystemClock
@@ -26,6 +26,9 @@ from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
 from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
 
+if TYPE_CHECKING:
+    from muster_event_publisher.derive.rest import UsageRest
+
 log = structlog.get_logger(__name__)
 
 # What is on the gRPC address.
@@ -33,7 +36,7 @@ _SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; healt
 # An address that was taken between the check and the start.
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
-ServiceName = Literal["gateway", "scheduler", "view", "event-publisher"]
+ServiceName = Literal["gateway", "scheduler", "view", "event-publisher", "derive"]
 Flags = Sequence[tuple[str, str, object]]
 
 
@@ -128,12 +131,41 @@ def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
     addresses.check_free("publisher.http_address", settings.publisher.http_address)
     addresses.check_free("publisher.grpc_address", settings.publisher.grpc_address)
-    service = PublisherService(settings.publisher, bus, settings.log.topics(), clock)
-    return Plan([], [Part("event-publisher", service)], [service.healthy])
+    usage = _usage(settings, bus)
+    service = PublisherService(
+        settings.publisher, bus, settings.log.topics(), clock, extra_routes=usage.routes if usage else ()
+    )
+    parts: list[Part] = [Part("usage", usage)] if usage else []
+    return Plan([], [*parts, Part("event-publisher", service)], [service.healthy])
+
+
+def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+    from muster_event_publisher.derive.faust_app import FaustDerive
+
+    if not settings.log.derived_topics:
+        raise UsageError("log.derived_topics is false: there is nowhere to derive to")
+    service = FaustDerive(settings.derive, settings.log, bus, clock)
+    opened = []
+    if settings.derive.http_address:
+        addresses.check_free("derive.http_address", settings.derive.http_address)
+        app = operations.operations_app({"derive": service.problems})
+        server = HttpServer(app, settings.derive.http_address, operations.STOP_TIMEOUT_S)
+        opened.append(Opened("http", server.start, server.stop))
+    return Plan(opened, [Part("derive", service)], [service.healthy])
+
+
+def _usage(settings: MusterSettings, bus: Log) -> UsageRest | None:
+    """What answers ``/ws/v1/usage``; None when nothing is derived."""
+    if not (settings.log.derived_topics and settings.derive.usage):
+        return None
+    from muster_event_publisher.derive.rest import UsageRest
+
+    return UsageRest(settings.derive, bus, settings.log.topics())
 
 
 def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_event_publisher.app import PublisherService
+    from muster_event_publisher.derive.plain import PlainDerive
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
     from muster_scheduler.service.app import SchedulerService
@@ -142,7 +174,8 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     topics = settings.log.topics()
     scheduler = SchedulerService(settings.scheduler, bus, topics, clock)
     view = ViewService(settings.view, bus, topics, clock)
-    publisher = PublisherService(settings.publisher, bus, topics, clock)
+    usage = _usage(settings, bus) if settings.derive.enabled else None
+    publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=usage.routes if usage else ())
     gateway = Gateway(
         settings.gateway,
         bus,
@@ -161,6 +194,10 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
         Part("event-publisher", publisher),
         Part("gateway", gateway),
     ]
+    if settings.derive.enabled and settings.log.derived_topics:
+        parts.insert(-1, Part("derive", PlainDerive(settings.derive, bus, topics, clock)))
+    if usage:
+        parts.insert(-1, Part("usage", usage))
     return Plan([], parts, [gateway.ready, view.healthy])
 
 
@@ -169,6 +206,7 @@ _BUILD: dict[ServiceName, Build] = {
     "scheduler": _scheduler,
     "view": _view,
     "event-publisher": _event_publisher,
+    "derive": _derive,
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster_bus.settings import LogSettings
+from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.settings import GatewaySettings
 from muster_scheduler.service.settings import SchedulerSettings
@@ -22,7 +23,7 @@ SETTINGS_VARIABLE = "MUSTER_SETTINGS"
 STANDALONE_DEFAULTS: dict[str, object] = {
     "log.backend": "kafka",
     "scheduler.http_address": "127.0.0.1:9083",
-    "publisher.grpc_address": "127.0.0.1:9092",
+    "publisher.grpc_address": "127.0.0.1:9091",
 }
 
 
@@ -47,6 +48,7 @@ class MusterSettings(BaseModel):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     view: ViewSettings = Field(default_factory=ViewSettings)
     publisher: PublisherSettings = Field(default_factory=PublisherSettings)
+    derive: DeriveSettings = Field(default_factory=DeriveSettings)
 
 
 def load(
@@ -82,6 +84,8 @@ def embedded_defaults(data_dir: Path) -> dict[str, object]:
         "log.sqlite_path": data_dir / "log.db",
         "gateway.sessions_url": f"sqlite://{data_dir.absolute()}/sessions.db",
         "publisher.parquet_dir": data_dir / "history",
+        # Nobody else can read topics of the embedded log while it is in use.
+        "derive.fan_out": False,
         # View and publisher answer through the gateway's front.
         "view.http_address": "",
         "publisher.http_address": "",

@@ -63,3 +63,11 @@ EXPORT_MISSING = Counter(
     "muster_publisher_export_missing_total", "Offsets that retention deleted before a store had them", ["sink"]
 )
 UNREADABLE = Counter("muster_publisher_events_unreadable_total", "Event records whose bytes do not decode")
+
+DERIVED = Counter("muster_publisher_derived_events_total", "Events that something was derived from", ["partition"])
+DERIVE_MISSING = Counter(
+    "muster_publisher_derive_missing_total", "Offsets that retention deleted before anything was derived from them"
+)
+DERIVE_LAG = Gauge("muster_publisher_derive_lag_offsets", "Log offsets that nothing is derived from yet", ["partition"])
+USAGE_RECORDS = Gauge("muster_publisher_usage_records", "Records of usage in memory, for REST")
+USAGE_UNREADABLE = Counter("muster_publisher_usage_unreadable_total", "Records of usage that cannot be read")

@@ -1,7 +1,7 @@
 """The HTTP front: YuniKorn's REST port. It answers nothing itself but its own health and metrics.
 
 path                                             goes to
-/ws/v1/events/…                                  the event publisher
+/ws/v1/events/…, /ws/v1/usage                    the event publisher
 /ws/v1/…, /debug/…                               the view
 /health, /health/live, /health/ready, /metrics   this gateway
 anything else                                    404 as YuniKorn's router says it
@@ -74,7 +74,7 @@ class HttpFront:
             await send({"type": "websocket.close", "code": 1000})
             return
         path: str = scope["path"]
-        if path.startswith("/ws/v1/events/"):
+        if path.startswith("/ws/v1/events/") or path == "/ws/v1/usage":
             await self._pass(self._publisher, "publisher", scope, receive, send)
         elif path.startswith(("/ws/v1/", "/debug/")):
             await self._pass(self._view, "view", scope, receive, send)

@@ -75,10 +75,11 @@ class UsageTable:
 
     :param windows_max: windows that are kept per RM, back from the newest event.
     :param records_max: records that are kept in all; the oldest windows go first.
+    :param refresh_windows: as the deriver's.
     """
 
-    def __init__(self, windows_max: int, records_max: int) -> None:
-        self._windows_max, self._records_max = windows_max, records_max
+    def __init__(self, windows_max: int, records_max: int, refresh_windows: int = 0) -> None:
+        self._windows_max, self._records_max, self._refresh_windows = windows_max, records_max, refresh_windows
         self._shrink_above = records_max
         self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → what was shown
         self._known: dict[str, RmKnown] = {}
@@ -103,20 +104,23 @@ class UsageTable:
     def take(self, record: Record, missing_before: bool = False) -> None:
         """One record, in the order of its partition. Raises ValueError, KeyError or TypeError for what is none.
 
-        :param missing_before: it is the first one, and older ones are not read.
+        :param missing_before: what came before the first record is not read.
         """
         if record.value is None:
             return
         value: dict[str, Any] = json.loads(record.value, parse_float=Decimal)
         rm_id, window_ns = str(value["rm"]), int(value["window_s"]) * S_IN_NS
-        known = self._known.setdefault(rm_id, RmKnown(window_ns))
+        known = self._known.get(rm_id)
+        if known is None:
+            known = self._known[rm_id] = RmKnown(window_ns)
+            if missing_before and value["kind"] != KNOWN_KIND:
+                # What is held since before it is shown again within so many windows.
+                known.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
         if value["kind"] == KNOWN_KIND:
             known.until_ns = max(known.until_ns, int(value["known_until_ns"]))
             self._sweep_if_due(rm_id, known)
             return
         start_ns = int(value["window_start_s"]) * S_IN_NS
-        if missing_before:
-            known.from_ns = max(known.from_ns, start_ns)
         headers = dict(record.headers)
         shown = _Shown(
             {name: int(each * S_IN_NS) for name, each in value["resource_seconds"].items()},
@@ -191,8 +195,7 @@ class UsageTable:
 
     def _sweep(self, rm_id: str, horizon_ns: int) -> None:
         """Drops the windows before the horizon, but for the last one of each subject that says what is held then."""
-        known = self._known[rm_id]
-        known.from_ns = max(known.from_ns, horizon_ns)
+        before = self._count
         for (owner, _), group in self._series.items():
             if owner != rm_id:
                 continue
@@ -206,6 +209,9 @@ class UsageTable:
                 self._count -= cut
                 if not series.starts:
                     del group[name]
+        if self._count < before:
+            known = self._known[rm_id]
+            known.from_ns = max(known.from_ns, horizon_ns)
 
 
 def _cut(begin_ns: int, end_ns: int, step_ns: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,151 @@
+"""Derives in transactions of the log: what a batch gives and the position behind it become visible together.
+
+For the embedded log, in the process of ``muster up``. It goes on where it was, exactly; a crash repeats nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import LogUnavailable, OffsetGone, TransactionFailed
+from muster_bus.log import Log, LogReader, PartitionOwner, Record
+from muster_bus.topics import Topics
+from muster_service.life import Life
+
+from muster_event_publisher import metrics
+from muster_event_publisher.derive.batches import PartitionDeriver
+from muster_event_publisher.derive.settings import DeriveSettings
+
+log = structlog.get_logger(__name__)
+
+# Records between two breaths: about a millisecond.
+_SLICE = 50
+_POLL_S = 1.0
+_READ_TIMEOUT_S = 5.0
+_RESTORE_RECORDS = 5_000
+
+
+class PlainDerive:
+    """Derives from every partition. See the module's words.
+
+    :param bus: started; closed by whoever started it.
+    """
+
+    def __init__(self, settings: DeriveSettings, bus: Log, topics: Topics, clock: Clock) -> None:
+        self.settings = settings
+        self._bus, self._topics, self._clock = bus, topics, clock
+        self._life = Life("derive")
+        self._troubles: dict[int, str] = {}
+
+    async def start(self) -> None:
+        """Begins; returns at once."""
+        self._life.begin()
+        for partition in range(self._topics.partitions):
+            self._life.watch(self._derive(partition), f"partition-{partition}")
+
+    async def wait(self) -> None:
+        """Returns when it was stopped; raises what killed it."""
+        await self._life.wait()
+
+    async def stop(self) -> None:
+        """Ends at once: what is not derived yet is derived next time."""
+        if self._life.begin_stop():
+            await self._life.cancel_tasks()
+            self._life.end()
+
+    async def healthy(self) -> bool:
+        """Whether every partition goes on."""
+        return not await self.problems()
+
+    async def problems(self) -> list[str]:
+        """What does not work now, one sentence each."""
+        return [f"partition {partition}: {text}" for partition, text in sorted(self._troubles.items())]
+
+    async def _derive(self, partition: int) -> None:
+        pause_s = self.settings.retry_min_s
+        while True:
+            parts: list[LogReader | PartitionOwner] = []
+            began_s = self._clock.monotonic()
+            try:
+                await self._derive_until_it_fails(partition, parts)
+            except (LogUnavailable, TransactionFailed) as error:
+                # What is in memory may be ahead of the log: it is dropped, and folded anew.
+                self._troubles[partition] = f"the log does not take what is derived: {error}"
+                log.warning("deriving begins again", partition=partition, error=str(error), retry_s=pause_s)
+            finally:
+                for part in parts:
+                    await part.close()
+            if self._clock.monotonic() - began_s > self.settings.retry_max_s:
+                pause_s = self.settings.retry_min_s
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self.settings.retry_max_s)
+
+    async def _derive_until_it_fails(self, partition: int, parts: list[LogReader | PartitionOwner]) -> None:
+        settings, topics = self.settings, self._topics
+        # 1. the order of every take-over: fence, committed, seek, fold, read
+        owner = await self._bus.take_over("derive", topics.events, partition)
+        parts.append(owner)
+        committed = await owner.committed()
+        reader = await self._bus.reader(topics.events, partition, committed)
+        parts.append(reader)
+        deriver = PartitionDeriver(
+            topics, partition,
+            window_s=settings.window_s, refresh_windows=settings.refresh_windows,
+            fan_out=settings.fan_out, usage=settings.usage,
+        )  # fmt: skip
+        deriver.restore(await _states(self._bus, topics, partition, parts))
+        self._troubles.pop(partition, None)
+        # 2. batch by batch
+        while True:
+            try:
+                records = await reader.read(settings.batch_records_max, _POLL_S)
+            except OffsetGone as gone:
+                metrics.DERIVE_MISSING.inc(gone.first - gone.asked)
+                log.error("events were deleted before anything was derived from them", error=str(gone))
+                reader.seek(gone.first)
+                continue
+            if not records:
+                continue
+            for start in range(0, len(records), _SLICE):
+                began_s = self._clock.monotonic()
+                deriver.take(records[start : start + _SLICE])
+                await self._rest(self._clock.monotonic() - began_s)
+            began_s = self._clock.monotonic()
+            derived = deriver.flush()
+            await self._rest(self._clock.monotonic() - began_s)
+            await owner.commit([*derived.records, *derived.states], reader.position)
+            metrics.DERIVED.labels(str(partition)).inc(len(records))
+            # 3. few, larger transactions
+            if len(records) < settings.batch_records_max:
+                await asyncio.sleep(settings.batch_wait_s)
+
+    async def _rest(self, worked_s: float) -> None:
+        """Leaves the processor to others for as long as the share says."""
+        await asyncio.sleep(worked_s * (1 / self.settings.processor_share - 1))
+
+
+async def _states(
+    bus: Log, topics: Topics, partition: int, parts: list[LogReader | PartitionOwner]
+) -> list[tuple[bytes, bytes]]:
+    """The newest state of each key."""
+    reader = await bus.reader(topics.usage_state, partition)
+    parts.append(reader)
+    end = await reader.end_offset()
+    newest: dict[bytes, bytes] = {}
+    while reader.position < end:
+        records = await reader.read(_RESTORE_RECORDS, _READ_TIMEOUT_S)
+        if not records:
+            raise LogUnavailable(f"{topics.usage_state}[{partition}] gives no records before its end {end}")
+        for record in records:
+            _keep(newest, record)
+    return list(newest.items())
+
+
+def _keep(newest: dict[bytes, bytes], record: Record) -> None:
+    assert record.key is not None, "a compacted topic takes no record without a key"
+    if record.value is None:
+        newest.pop(record.key, None)
+    else:
+        newest[record.key] = record.value

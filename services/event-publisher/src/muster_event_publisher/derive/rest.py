@@ -1,0 +1,236 @@
+"""``/ws/v1/usage``: usage in windows, as the derived topic says it. Muster's own; docs/usage.md describes it.
+
+What is asked for is checked name by name; the errors have the form that the events' endpoints use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl
+
+import structlog
+from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader
+from muster_bus.topics import Topics
+from muster_service.life import Life
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from muster_event_publisher import metrics
+from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.table import RmKnown, UsageTable, WindowSum
+from muster_event_publisher.derive.usage import S_IN_NS, Kind, seconds
+from muster_event_publisher.errors import RequestRefused
+from muster_event_publisher.rest import answer_json, get_endpoint
+
+log = structlog.get_logger(__name__)
+
+USAGE_PATH = "/ws/v1/usage"
+
+_PARAMETERS = ("rm", "kind", "name", "from", "to", "window")
+_KINDS = ", ".join(Kind)
+_READ_RECORDS = 1_000
+_POLL_S = 1.0
+# Seconds since 1970 that a date can say (the year 9999).
+_TIME_MAX_S = 253_402_300_799
+# Subjects between two breaths.
+_SLICE = 50
+
+
+class UsageRest:
+    """Follows ``si.usage`` and answers from memory.
+
+    :ivar routes: for the publisher's REST.
+    """
+
+    def __init__(self, settings: DeriveSettings, bus: Log, topics: Topics) -> None:
+        self.settings = settings
+        self.routes: list[BaseRoute] = [Route(USAGE_PATH, get_endpoint(self._usage))]
+        self.table = UsageTable(settings.rest_windows_max, settings.rest_records_max, settings.refresh_windows)
+        self._bus, self._topics = bus, topics
+        self._life = Life("usage")
+        self._readers: list[LogReader] = []
+        self._silent: set[int] = set()
+
+    async def start(self) -> None:
+        """Begins to follow; what is on the log already is taken soon after."""
+        self._life.begin()
+        for partition in range(self._topics.partitions):
+            reader = await self._bus.reader(self._topics.usage, partition)
+            self._readers.append(reader)
+            self._life.watch(self._follow(partition, reader), f"partition-{partition}")
+
+    async def wait(self) -> None:
+        """Returns when it was stopped; raises what killed it."""
+        await self._life.wait()
+
+    async def stop(self) -> None:
+        """Stops following."""
+        if self._life.begin_stop():
+            await self._life.cancel_tasks()
+            for reader in self._readers:
+                await reader.close()
+            self._life.end()
+
+    async def healthy(self) -> bool:
+        """Whether every partition of usage is followed."""
+        return not await self.problems()
+
+    async def problems(self) -> list[str]:
+        """What does not work now, one sentence each."""
+        return [f"usage of partition {partition} is not followed" for partition in sorted(self._silent)]
+
+    async def _follow(self, partition: int, reader: LogReader) -> None:
+        # 1. not further back than memory takes; which is why something may be missing before the first record
+        first, end = await reader.first_offset(), await reader.end_offset()
+        start = max(first, end - self.settings.rest_records_max)
+        reader.seek(start)
+        missing = start > 0
+        while True:
+            try:
+                records = await reader.read(_READ_RECORDS, _POLL_S)
+            except OffsetGone as gone:
+                reader.seek(gone.first)
+                continue
+            except LogUnavailable as error:
+                self._silent.add(partition)
+                log.warning("usage cannot be read", partition=partition, error=str(error))
+                await asyncio.sleep(self.settings.retry_min_s * 5)
+                continue
+            self._silent.discard(partition)
+            # 2. into the table
+            for record in records:
+                try:
+                    self.table.take(record, missing)
+                except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError):
+                    metrics.USAGE_UNREADABLE.inc()
+            metrics.USAGE_RECORDS.set(len(self.table))
+
+    async def _usage(self, request: Request) -> ASGIApp:
+        # 1. what is asked
+        query = _query(request)
+        kind = _kind(query)
+        rm_id, known = self._rm(query)
+        if known is None:
+            return await answer_json(request, b'{"usage":[]}\n')
+        window_s = known.window_ns // S_IN_NS
+        step_s = _window(query, window_s)
+        until_s = -(-known.until_ns // S_IN_NS)
+        to_s = _time(query, "to", until_s)
+        from_s = _time(query, "from", max(to_s - 60 * window_s, 0))
+        if from_s >= to_s:
+            raise RequestRefused(400, f'parameter "from": {from_s} is not before "to", which is {to_s}')
+        from_s -= from_s % step_s
+        names = [query["name"]] if query.get("name") else self.table.names(rm_id, kind)
+        # 2. an answer is bounded before it is made
+        windows = -(-(min(to_s, until_s) - from_s) // step_s)
+        most = self.settings.rest_response_windows
+        if windows * len(names) > most:
+            raise RequestRefused(
+                400,
+                f"{windows} windows of {len(names)} {kind}s are asked for, at most {most} fit in an answer: name one "
+                f'with "name", bring "from" and "to" nearer to each other, or ask for a larger "window"',
+            )
+        # 3. name by name
+        usage = []
+        for index, name in enumerate(names):
+            found = self.table.windows(rm_id, kind, name, from_s * S_IN_NS, to_s * S_IN_NS, step_s * S_IN_NS)
+            if found:
+                usage.append(f'{{"name":{json.dumps(name)},"windows":[{",".join(_texts(found, step_s, known))}]}}')
+            if index % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        head = {
+            "rm": rm_id,
+            "kind": kind,
+            "from": _date(from_s * S_IN_NS),
+            "to": _date(to_s * S_IN_NS),
+            "window": step_s,
+            "complete_from": _date(known.from_ns) if known.from_ns else None,
+            "known_until": _date(known.until_ns),
+        }
+        body = json.dumps(head, separators=(",", ":"))[:-1] + f',"usage":[{",".join(usage)}]}}\n'
+        return await answer_json(request, body.encode())
+
+    def _rm(self, query: dict[str, str]) -> tuple[str, RmKnown | None]:
+        asked, there = query.get("rm", ""), self.table.rm_ids()
+        listed = f"; known RMs: {', '.join(there)}" if there else "; no RM has usage yet"
+        if asked and asked not in there:
+            raise RequestRefused(404, f'parameter "rm": no usage of {asked[:100]!r}{listed}')
+        if not asked and len(there) > 1:
+            raise RequestRefused(400, f'parameter "rm" is needed{listed}')
+        rm_id = asked or (there[0] if there else "")
+        return rm_id, self.table.known(rm_id)
+
+
+def _texts(found: list[WindowSum], step_s: int, known: RmKnown) -> Iterator[str]:
+    for one in found:
+        quantities = ",".join(
+            f"{json.dumps(name)}:{seconds(value)}" for name, value in one.quantity_ns.items() if value
+        )
+        final = one.start_ns + step_s * S_IN_NS <= known.until_ns
+        yield (
+            f'{{"start":"{_date(one.start_ns)}","resource_seconds":{{{quantities}}},"peak":{json.dumps(one.peak)},'
+            f'"allocations":{one.allocations},"final":{"true" if final else "false"}}}'
+        )
+
+
+def _query(request: Request) -> dict[str, str]:
+    """Parameters; the first of a name counts, as in Go. Unknown ones are errors: nobody shall think that they count."""
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(request.url.query, keep_blank_values=True):
+        if name not in _PARAMETERS:
+            raise RequestRefused(400, f"parameter {name[:40]!r} is unknown, expected {', '.join(_PARAMETERS)}")
+        query.setdefault(name, value)
+    return query
+
+
+def _kind(query: dict[str, str]) -> Kind:
+    text = query.get("kind", "")
+    if not text:
+        raise RequestRefused(400, f'parameter "kind" is needed, expected one of {_KINDS}')
+    try:
+        return Kind(text)
+    except ValueError:
+        raise RequestRefused(400, f'parameter "kind": {text[:40]!r} is not valid, expected one of {_KINDS}') from None
+
+
+def _window(query: dict[str, str], base_s: int) -> int:
+    text = query.get("window", "")
+    if not text:
+        return base_s
+    if text.isascii() and text.isdigit() and len(text) <= 9 and int(text) and int(text) % base_s == 0:
+        return int(text)
+    raise RequestRefused(
+        400, f'parameter "window": {text[:40]!r} is not valid, expected seconds, a whole multiple of {base_s}'
+    )
+
+
+def _time(query: dict[str, str], name: str, default_s: int) -> int:
+    """A time in seconds since 1970; given so, or as RFC 3339."""
+    text = query.get(name, "")
+    if not text:
+        return default_s
+    if text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= _TIME_MAX_S:
+        return int(text)
+    try:
+        # (A plus sign in a query is a blank.)
+        time = datetime.fromisoformat(text.replace(" ", "+") if text.count(" ") == 1 and "T" in text else text)
+        if time.tzinfo is not None and time.timestamp() >= 0:
+            return int(time.timestamp())
+    except (ValueError, OverflowError):
+        pass
+    raise RequestRefused(
+        400,
+        f'parameter "{name}": {text[:40]!r} is not valid, expected seconds since 1970 or a time with its zone such as '
+        "2026-01-31T12:00:00Z",
+    )
+
+
+def _date(time_ns: int) -> str:
+    time_s, part_ns = divmod(min(time_ns, _TIME_MAX_S * S_IN_NS), S_IN_NS)
+    text = datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{part_ns:09d}".rstrip("0") + "Z" if part_ns else f"{text}Z"

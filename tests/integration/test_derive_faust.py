@@ -1,0 +1,241 @@
+"""``muster derive`` on a real Kafka: killed again and again, among transactions some of which are undone.
+
+What must hold afterwards: usage is exact, and each event is in the topic of its kind, in order, once repeats are
+dropped by the offset that they came from. ``MUSTER_DERIVE_STEPS`` makes the life longer (default 400 steps of an RM).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from muster_bus.clock import SystemClock
+from muster_bus.log import Log, Record
+from muster_bus.settings import LogSettings, make_log
+from muster_bus.topics import EVENT_KINDS, Topics
+from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_event_publisher.derive.rest import UsageRest
+from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.usage import S_IN_NS
+from muster_proto.si.v1.si_pb2 import EventRecord
+from unit.publisher.feeding import Feeder, headers
+from unit.publisher.using import Life, integrate
+
+pytestmark = pytest.mark.kafka
+
+STEPS = int(os.environ.get("MUSTER_DERIVE_STEPS", "400"))
+WINDOW_NS = 60 * S_IN_NS
+PARTITIONS = 2
+RMS = ("rm-1", "rm-4")  # in either partition
+
+
+class Deriving:
+    """The command, as a supervisor would start it."""
+
+    def __init__(self, settings: LogSettings, directory: Path) -> None:
+        (port,) = free_ports(1)
+        self._url = f"http://127.0.0.1:{port}/health"
+        self.process = LocalProcess(
+            muster_command("derive", "--http-address", f"127.0.0.1:{port}"),
+            directory / "derive.log",
+            {
+                "MUSTER_LOG__BACKEND": "kafka",
+                "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+                "MUSTER_LOG__TOPIC_PREFIX": settings.topic_prefix,
+                "MUSTER_LOG__PARTITIONS": str(settings.partitions),
+                "MUSTER_DERIVE__BATCH_RECORDS_MAX": "40",
+                "MUSTER_DERIVE__BATCH_WAIT_S": "0.05",
+                "MUSTER_DERIVE__COMMIT_INTERVAL_S": "0.3",
+                "MUSTER_DERIVE__REFRESH_WINDOWS": "5",
+            },
+        )
+
+    async def ready(self) -> None:
+        async with httpx.AsyncClient() as http:
+            for _ in range(600):
+                assert self.process.running, self.process.log_tail()
+                try:
+                    if (await http.get(self._url, timeout=1)).status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    pass
+                await asyncio.sleep(0.05)
+        raise AssertionError(self.process.log_tail())
+
+
+@asynccontextmanager
+async def deriving(bootstrap: str, directory: Path) -> AsyncIterator[tuple[Log, Topics, UsageRest, Deriving]]:
+    settings = LogSettings(
+        backend="kafka", kafka_bootstrap_servers=bootstrap, topic_prefix=f"t{uuid4().hex}.", partitions=PARTITIONS
+    )
+    log = make_log(settings, SystemClock())
+    await log.start()
+    usage = UsageRest(DeriveSettings(rest_windows_max=10**7, rest_records_max=10**7), log, settings.topics())
+    await usage.start()
+    derive = Deriving(settings, directory)
+    try:
+        yield log, settings.topics(), usage, derive
+    finally:
+        derive.process.kill()
+        await usage.stop()
+        await log.close()
+
+
+async def until(condition: object, derive: Deriving, within_s: float = 40) -> None:
+    for _ in range(int(within_s / 0.02)):
+        if condition():  # type: ignore[operator]
+            return
+        assert derive.process.running, derive.process.log_tail()
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"not within {within_s} s:\n{derive.process.log_tail()}")
+
+
+def until_ns(usage: UsageRest, life: Life) -> int:
+    known = usage.table.known(life.rm_id)
+    return known.until_ns if known is not None else 0
+
+
+async def read_all(log: Log, topic: str, partition: int) -> list[Record]:
+    reader = await log.reader(topic, partition)
+    end = await reader.end_offset()
+    records: list[Record] = []
+    while reader.position < end and (found := await reader.read(10_000, 2)):
+        records += found
+    await reader.close()
+    return records
+
+
+async def abort(bootstrap: str, topics: Topics, life: Life, next_id: int) -> None:
+    """A transaction that tells of an allocation and never comes through: its ids are used again."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=uuid4().hex)
+    await producer.start()
+    value = EventRecord(
+        type=EventRecord.APP, eventChangeType=EventRecord.ADD, eventChangeDetail=EventRecord.APP_ALLOC,
+        objectID="never", referenceID="k", timestampNano=life.now_ns,
+    )  # fmt: skip
+    value.resource.resources["vcore"].value = 1_000_000
+    await producer.begin_transaction()
+    for number in range(next_id, next_id + 5):
+        await producer.send(
+            topics.events,
+            value.SerializeToString(),
+            key=life.rm_id.encode(),
+            partition=topics.partition_of(life.rm_id),
+            headers=list(headers(life.rm_id, number)),
+        )
+    await producer.flush()
+    await producer.abort_transaction()
+    await producer.stop()
+
+
+async def committed(bootstrap: str, group: str, topic: str) -> list[int | None]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    found = [await consumer.committed(TopicPartition(topic, n)) for n in range(PARTITIONS)]
+    await consumer.stop()
+    return found
+
+
+async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str, tmp_path: Path) -> None:
+    lives = [Life(number, rm_id).live(STEPS) for number, rm_id in enumerate(RMS)]
+    async with deriving(kafka_bootstrap, tmp_path) as (log, topics, usage, derive):
+        assert {topics.partition_of(life.rm_id) for life in lives} == set(range(PARTITIONS))
+        feeder, chance = Feeder(log, topics), random.Random(1)
+        rounds = 3
+        for number in range(rounds):
+            derive.process.start()
+            # 1. transactions of all sizes, and one that is undone
+            before = [until_ns(usage, life) for life in lives]
+            for life in lives:
+                end = len(life.records) * (number + 1) // rounds
+                part = life.records[len(life.records) * number // rounds : end]
+                while part:
+                    count = chance.choice((1, 5, 60))
+                    values = [(record.value or b"", record.headers) for record in part[:count]]
+                    await feeder.write(life.rm_id, values)
+                    part = part[count:]
+                next_id = sum(dict(record.headers)["tracking"] == b"1" for record in life.records[:end])
+                await abort(kafka_bootstrap, topics, life, next_id)
+            # 2. killed as soon as something came of it
+            await until(lambda b=before: [until_ns(usage, life) for life in lives] > b, derive)  # type: ignore[misc]
+            derive.process.kill()
+        # 3. the last one comes to the end, and leaves in order
+        derive.process.start()
+        await until(lambda: [until_ns(usage, life) for life in lives] == [life.at_ns for life in lives], derive)
+        await derive.ready()
+        await until_fanned_out(log, topics, lives, derive)
+        assert derive.process.stop() == 0, derive.process.log_tail()
+        for life in lives:
+            assert_usage(usage, life)
+            await assert_fan_out(log, topics, life)
+        # 4. its place is kept: the next one repeats nothing
+        places = await committed(kafka_bootstrap, f"{topics.prefix}muster-derive", topics.events)
+        ends = [(await read_all(log, topics.events, n))[-1].offset + 1 for n in range(PARTITIONS)]
+        assert places == ends
+        written = [len(await read_all(log, topics.events_of("app"), n)) for n in range(PARTITIONS)]
+        derive.process.start()
+        await derive.ready()
+        await feeder.write(lives[0].rm_id, [(r.value or b"", r.headers) for r in more(lives[0])])
+        await until(lambda: until_ns(usage, lives[0]) == lives[0].at_ns, derive)
+        derive.process.kill()
+        again = [len(await read_all(log, topics.events_of("app"), n)) for n in range(PARTITIONS)]
+        assert again == written
+
+
+def more(life: Life) -> list[Record]:
+    before = len(life.records)
+    life.wait(2)
+    return life.records[before:]
+
+
+async def until_fanned_out(log: Log, topics: Topics, lives: list[Life], derive: Deriving) -> None:
+    for life in lives:
+        partition = topics.partition_of(life.rm_id)
+        last = (await read_all(log, topics.events, partition))[-1].offset
+        seen = -1
+        while seen < last:
+            assert derive.process.running, derive.process.log_tail()
+            found = [one for kind in EVENT_KINDS for one in await read_all(log, topics.events_of(kind), partition)]
+            seen = max((origin(one) for one in found), default=-1)
+            await asyncio.sleep(0.05)
+
+
+def origin(record: Record) -> int:
+    return int(dict(record.headers)["origin"].rsplit(b"/", 1)[1])
+
+
+def assert_usage(usage: UsageRest, life: Life) -> None:
+    assert "never" not in usage.table.names(life.rm_id, "application"), "what was undone was derived from"
+    for subject, changes in life.changes.items():
+        expected = integrate(changes, WINDOW_NS, life.at_ns)
+        windows = usage.table.windows(life.rm_id, *subject, 0, 1 << 62, WINDOW_NS)
+        found = {one.start_ns: (+Counter(one.quantity_ns), one.allocations) for one in windows}
+        assert found == {start: (+one.quantity_ns, one.allocations) for start, one in expected.items()}, subject
+
+
+async def assert_fan_out(log: Log, topics: Topics, life: Life) -> None:
+    partition = topics.partition_of(life.rm_id)
+    source = {record.offset: record for record in await read_all(log, topics.events, partition)}
+    assert len(source) == len(life.records)
+    routed: dict[int, Record] = {}
+    for kind in EVENT_KINDS:
+        newest = -1
+        for record in await read_all(log, topics.events_of(kind), partition):
+            at = origin(record)
+            if at <= newest:
+                continue  # a repeat: how a consumer drops it
+            newest = at
+            routed[at] = record
+            assert EventRecord.Type.Name(EventRecord.FromString(record.value or b"").type).lower() == kind
+    assert routed.keys() == source.keys()
+    for at, record in routed.items():
+        assert (record.key, record.value, record.headers[:-1]) == (source[at].key, source[at].value, source[at].headers)

@@ -175,7 +175,10 @@ class LocalPlace:
 
 
 class S3Place:
-    """See :class:`Place`. There is no lock: one publisher to a prefix, as the documentation says."""
+    """See :class:`Place`. There is no lock: one publisher to a prefix, as the documentation says.
+
+    :ivar root: "bucket/prefix", within :attr:`filesystem`.
+    """
 
     def __init__(
         self,
@@ -187,14 +190,14 @@ class S3Place:
         access_key_id: SecretStr | None,
         secret_access_key: SecretStr | None,
     ) -> None:
-        self._root = f"{bucket}/{prefix}" if prefix else bucket
+        self.root = f"{bucket}/{prefix}" if prefix else bucket
         self._scheme, self._endpoint, self._region = scheme, endpoint, region
         self._access_key_id, self._secret_access_key = access_key_id, secret_access_key
         self._known_fs: Any = None
 
     @property
     def shown(self) -> str:
-        return f"s3://{self._root}"
+        return f"s3://{self.root}"
 
     def start(self, sink: str) -> None:
         # An answer to anything: a wrong address or key is better found now than at the first file.
@@ -207,7 +210,7 @@ class S3Place:
         return self._listed(folder, "Directory")
 
     def put(self, path: str, parts: Sequence[Any]) -> None:
-        stream = self._fs.open_output_stream(f"{self._root}/{path}")
+        stream = self.filesystem.open_output_stream(f"{self.root}/{path}")
         try:
             for part in parts:
                 stream.write(part)
@@ -220,16 +223,16 @@ class S3Place:
             raise
 
     def get(self, path: str) -> bytes:
-        with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
+        with self.filesystem.open_input_stream(f"{self.root}/{path}") as stream:
             data: bytes = stream.read()
         return data
 
     def open(self, path: str) -> Any:
-        return self._fs.open_input_file(f"{self._root}/{path}")
+        return self.filesystem.open_input_file(f"{self.root}/{path}")
 
     def remove(self, path: str) -> None:
         try:
-            self._fs.delete_file(f"{self._root}/{path}")
+            self.filesystem.delete_file(f"{self.root}/{path}")
         except FileNotFoundError:
             return
 
@@ -239,12 +242,13 @@ class S3Place:
     def _listed(self, folder: str, kind: str) -> list[str]:
         from pyarrow.fs import FileSelector, FileType
 
-        under = f"{self._root}/{folder}" if folder else self._root
-        found = self._fs.get_file_info(FileSelector(under, allow_not_found=True))
+        under = f"{self.root}/{folder}" if folder else self.root
+        found = self.filesystem.get_file_info(FileSelector(under, allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == getattr(FileType, kind))
 
     @property
-    def _fs(self) -> Any:
+    def filesystem(self) -> Any:
+        """The pyarrow file system; made when it is first asked for."""
         if self._known_fs is None:
             from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 

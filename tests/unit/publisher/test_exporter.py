@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from muster_bus.backends.memory import MemoryStore
-from muster_bus.log import Record
+from muster_bus.backends.memory import MemoryLog, MemoryStore
+from muster_bus.clock import SystemClock
+from muster_bus.log import LogReader, Record
 from muster_event_publisher import metrics
+from muster_event_publisher.app import PublisherService
 from muster_event_publisher.events import EventBatch
 from muster_event_publisher.history.exporter import Exporter, FlushPolicy
 from muster_event_publisher.history.memory import MemorySink, MemoryTarget
 from muster_event_publisher.history.pieces import pieces
 from muster_event_publisher.history.sink import Progress
+from muster_event_publisher.settings import PublisherSettings
 from prometheus_client import Gauge
 from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.running import TOPICS, Running, eventually, running
@@ -338,3 +343,41 @@ async def test_another_log_that_fails_half_way_loses_nothing() -> None:
         fails = iter([True, True, False])
         sink.refuse = lambda rm_id, event_id: next(fails, False)
     assert stored(target, "another") == events(range(30))
+
+
+class Dozing:
+    """A reader of which every other read gives nothing, as when a broker is slow."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader, self._reads = reader, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        self._reads += 1
+        await asyncio.sleep(0.001)
+        return await self._reader.read(max_records, timeout_s) if self._reads % 2 == 0 else ()
+
+
+class SlowLog(MemoryLog):
+    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
+        return Dozing(await super().reader(topic, partition, start))  # type: ignore[return-value]
+
+
+async def test_a_log_that_answers_late_does_not_leave_the_exporter_waiting() -> None:
+    """Behind the follower, with nothing new to wake anybody."""
+    store, target = MemoryStore(), MemoryTarget()
+    async with running(store=store) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(300))
+    log = SlowLog(TOPICS.specs(), SystemClock(), store=store)
+    await log.start()
+    plan = (MemorySink(target), FlushPolicy(records=20, size_bytes=10**9, wait_s=0.01))
+    service = PublisherService(
+        PublisherSettings(http_address="", tail_records=0), log, TOPICS, SystemClock(), sinks=[plan]
+    )
+    await service.start()
+    await eventually(lambda: stored(target) == events(range(300)))
+    await service.stop()
+    await log.close()

@@ -162,6 +162,7 @@ class Exporter:
 
     async def _next(self) -> None:
         batch = self._feed.take(self._position, self._policy.records)
+        behind = batch is None
         if batch is None:
             try:
                 batch = await self._read_behind()
@@ -169,6 +170,8 @@ class Exporter:
                 await self._pause(error, self._retry.min_s)
                 return
             self.problem = None
+        if batch.end == self._position and behind:
+            return  # nothing came in time; there is more, whether or not the follower gets anything new
         if batch.end == self._position:
             if not self._records:
                 self._caught_up_at = self._clock.monotonic()

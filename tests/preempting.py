@@ -16,6 +16,7 @@ from muster_scheduler.core.commands import (
     NodeAction,
     NodeItem,
     ReleaseItem,
+    SetEvents,
     Termination,
     UpdateAllocations,
     UpdateConfiguration,
@@ -57,6 +58,7 @@ class Arena(Cluster):
             self.text = ""
             config = ClusterConfig((PartitionConfig("default", root, preemption=preemption),))
         self.core = SchedulerCore(config)
+        self.core.apply(SetEvents(requests=True), self.now_ns)
         self.outcomes = [self.core.start(self.now_ns)]
 
     def reload(self, root: str, *, preemption: PreemptionConfig | None = None) -> Outcome:

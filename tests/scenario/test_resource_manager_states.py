@@ -117,13 +117,47 @@ def test_the_table_says_what_is_tested_here() -> None:
     assert {state for state, cell in looked.items() if cell == "looked for"} == DECIDING
 
 
+# What events say when the RM of `lived` registers again: all that it had ends, then its queues come anew.
+ENDED = """
+APP REMOVE REQUEST_CANCEL x waits
+APP REMOVE ALLOC_CANCEL x runs
+NODE REMOVE NODE_ALLOC n runs
+USERGROUP REMOVE UG_USER_RESOURCE alice root.c
+APP REMOVE DETAILS_NONE x
+QUEUE REMOVE QUEUE_APP root.c x
+NODE REMOVE NODE_DECOMISSION n
+QUEUE REMOVE DETAILS_NONE root.c
+QUEUE REMOVE DETAILS_NONE root.b.y
+QUEUE REMOVE DETAILS_NONE root.b.x
+QUEUE REMOVE DETAILS_NONE root.b
+QUEUE REMOVE DETAILS_NONE root.a
+QUEUE REMOVE DETAILS_NONE root
+""".strip().splitlines()
+BEGUN = """
+QUEUE ADD DETAILS_NONE root
+QUEUE ADD DETAILS_NONE root.a
+QUEUE ADD DETAILS_NONE root.b
+QUEUE SET QUEUE_MAX root.b
+QUEUE ADD DETAILS_NONE root.b.x
+QUEUE ADD DETAILS_NONE root.b.y
+QUEUE SET QUEUE_GUARANTEED root.b.y
+QUEUE ADD DETAILS_NONE root.c
+""".strip().splitlines()
+
+
+def _in_words(event: si.EventRecord) -> str:
+    kind, change = si.EventRecord.Type.Name(event.type), si.EventRecord.ChangeType.Name(event.eventChangeType)
+    detail = si.EventRecord.ChangeDetail.Name(event.eventChangeDetail)
+    return f"{kind} {change} {detail} {event.objectID} {event.referenceID}".strip()
+
+
 def test_a_registration_drops_everything_and_expects_the_full_state() -> None:
     rig = lived("RUNNING")
     rig.send(make.asks(make.allocation("", "f", "n", {"foreign": "static"}, vcore=1)))
     heard, events = len(rig.responses), len(rig.events)
     rig.send(make.registration())
     assert not [key for key in rig.state if key.split(b"/")[1] in (b"node", b"app", b"ask", b"alloc", b"why")]
-    assert [event.type for _, event in rig.events[events:]] == [si.EventRecord.QUEUE] * (len(rig.events) - events)
+    assert [_in_words(event) for _, event in rig.events[events:]] == ENDED + BEGUN
     assert len(rig.responses) == heard  # nothing of it is told as released
     # The full report: what ran is echoed with its node, what waited is asked for again.
     reported = make.allocation("x", "runs", "n", vcore=8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import Cluster, allocations, ask
-from muster_scheduler.core.commands import AskItem, ReleaseItem, Termination, UpdateAllocations
+from muster_scheduler.core.commands import AskItem, ReleaseItem, SetEvents, Termination, UpdateAllocations
 from muster_scheduler.core.outcome import (
     Change,
     Detail,
@@ -62,6 +62,7 @@ def test_an_allocation_says_everything_that_the_ask_said(cluster: Cluster) -> No
         (EventType.APP, Change.ADD, Detail.APP_REQUEST, "x", "k"),
         (EventType.APP, Change.ADD, Detail.APP_ALLOC, "x", "k"),
         (EventType.NODE, Change.ADD, Detail.NODE_ALLOC, "n", "k"),
+        (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE, "alice", "root.a"),
     ]
 
 
@@ -169,6 +170,7 @@ def test_an_allocated_ask_sent_again_changes_what_runs(cluster: Cluster) -> None
     cluster.ask("x", "k", vcore=1)
     assert not cluster.ask("x", "k", vcore=1)  # word for word
     began_ns = cluster.application("x").allocations["k"].allocated_ns
+    cluster.do(SetEvents(requests=True))
     cluster.wait(5)
     out = _send(cluster, ask("x", "k", priority=9, vcore=12)._replace(tags={"a": "b"}, execution_timeout_ms=7_000))
     assert out.facts == []
@@ -176,8 +178,10 @@ def test_an_allocated_ask_sent_again_changes_what_runs(cluster: Cluster) -> None
     assert [(kind, change, detail) for kind, change, detail, _ in tracked] == [
         (EventType.APP, Change.REMOVE, Detail.ALLOC_REPLACED),
         (EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC),
+        (EventType.USERGROUP, Change.REMOVE, Detail.UG_USER_RESOURCE),
         (EventType.APP, Change.ADD, Detail.APP_ALLOC),
         (EventType.NODE, Change.ADD, Detail.NODE_ALLOC),
+        (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE),
     ]
     (excess,) = [e.message for e in out.events if e.type is EventType.REQUEST]
     assert excess == "taken in as the resource manager reports it: node n has 2 vcore less than it holds"
@@ -251,7 +255,7 @@ def test_each_kind_of_release(cluster: Cluster, kind: Termination, told: list[tu
         Termination.PLACEHOLDER_REPLACED: Detail.ALLOC_REPLACED,
     }
     removed = [e.detail for e in out.events if e.change is Change.REMOVE]
-    assert removed == [details.get(kind, Detail.ALLOC_CANCEL), Detail.NODE_ALLOC]
+    assert removed == [details.get(kind, Detail.ALLOC_CANCEL), Detail.NODE_ALLOC, Detail.UG_USER_RESOURCE]
     assert _released(cluster.release("x", "k", kind)) == [("k", Termination.STOPPED_BY_RM)]  # nothing was there
 
 
@@ -324,9 +328,11 @@ def test_what_the_rm_could_not_start_is_a_pending_ask_again(cluster: Cluster) ->
     assert [e.detail for e in out.events] == [
         Detail.ALLOC_CANCEL,
         Detail.NODE_ALLOC,
+        Detail.UG_USER_RESOURCE,
         Detail.APP_REQUEST,
         Detail.APP_ALLOC,
         Detail.NODE_ALLOC,
+        Detail.UG_USER_RESOURCE,
     ]
 
 

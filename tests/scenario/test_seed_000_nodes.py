@@ -9,6 +9,7 @@ from muster_scheduler.core.commands import (
     AskItem,
     NodeAction,
     NodeItem,
+    SetEvents,
     Termination,
     UpdateAllocations,
     UpdateApplications,
@@ -221,6 +222,7 @@ def test_existing_allocations_are_answered_each_and_the_node_is_accepted(cluster
         AskItem("nothing", "x", "default", {"vcore": 0}),
         ask("x", "fits", vcore=1),
     )
+    cluster.do(SetEvents(requests=True))
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 5}, existing=existing),)))
     assert out.facts[0] == AcceptedNode("n")
     assert allocations(out) == [("x", "fits", "n"), ("x", "too large", "n"), ("x", "fits", "n")]

@@ -474,14 +474,18 @@ class Books:
 
     def over(self, app: BookedApp, wants: Amounts) -> str:
         """Whose limit one more would go over, in words; "": nobody's. Root's max is the cluster: the nodes decide."""
-        for bound in app.bounds:
+        return self.over_some(app, wants, queue=False) or self.over_some(app, wants, queue=True)
+
+    def over_some(self, app: BookedApp, wants: Amounts, *, queue: bool) -> str:
+        """The same, of queues or of users and groups."""
+        for bound in () if queue else app.bounds:
             used = self.used_at(bound)
             for name, value in wants.items():
                 if name in bound.most and used[name] + value > bound.most[name]:
                     return (
                         f"{bound.kind} {bound.who} at {bound.path}: {used[name]}+{value} of {bound.most[name]} {name}"
                     )
-        for path in self.queues[app.queue].parents()[:-1]:
+        for path in self.queues[app.queue].parents()[:-1] if queue else ():
             text = self.over_queue(path, wants)
             if text:
                 return text
@@ -579,6 +583,13 @@ def _limit_for(limits: list[Document], kind: str, name: str) -> Document | None:
         if name in limit.get(kind, ()):
             return limit
     return None
+
+
+def limit_at(queue: QueueRules, kind: str, name: str) -> Bound:
+    """The limit of a user or group (``kind``: users or groups) that a queue names; of two the first counts."""
+    limit = _limit_for(queue.limits, kind, name)
+    assert limit is not None, f"{queue.path} has no limit of {name}"
+    return _bound(kind, name, queue.path, limit)
 
 
 def _bound(kind: str, who: str, path: str, limit: Document) -> Bound:

@@ -13,7 +13,7 @@ from muster_bus.topics import parse_state_key
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_scheduler import state_codec
 from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import Command, SetCallbacks, SetDeciding, UpdateConfiguration
+from muster_scheduler.core.commands import Command, SetCallbacks, SetDeciding, SetEvents, UpdateConfiguration
 from muster_scheduler.core.outcome import ConfigurationAnswer, Fact, Outcome
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
@@ -23,7 +23,7 @@ from simulation.books import SECOND_NS, Document, must
 from simulation.callbacks_laws import Laws
 from simulation.callbacks_manager import ResourceManager, manners
 from simulation.hearing import plain
-from simulation.life import RM, difference, published, sums
+from simulation.life import RM, TELLS_REQUESTS, difference, published, sums
 
 BEGIN_NS = 3_000 * SECOND_NS
 EVERYTHING = 1 << 30
@@ -87,6 +87,7 @@ class CallbackLife:
         config = worlds.read(worlds.text_of(self.document))
         assert config is not None
         self.core = SchedulerCore(config)
+        self.core.apply(SetEvents(requests=True), self.now_ns)
         self.core.next_submission = self._submission
         self._follower = StateFolder()
         for record in self._registration():
@@ -102,6 +103,7 @@ class CallbackLife:
         info = RmInfo(
             RM, config=text, registrations=self._registrations, life=self._life, last_decided_ns=self._decided_ns
         )
+        info.extra_config = TELLS_REQUESTS
         return [
             Record("state", 0, 0, 0, f"{RM}/rm/-".encode(), encode_rm(info, self.core.next_submission)),
             Record("state", 0, 0, 0, f"{RM}/reg/-".encode(), encode_registration(info)),

@@ -44,6 +44,10 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 Records = Mapping[str, Mapping[tuple[str, ...], Any]]
 
 
+# Whose maximum of applications it is said to be, in the auditor's words.
+_CANNOT_RUN = {Detail.APP_CANNOTRUN_QUEUE: ("queue ",), Detail.APP_CANNOTRUN_QUOTA: ("user ", "group ")}
+
+
 class Deciding:
     """The checks of one cycle.
 
@@ -99,7 +103,16 @@ class Deciding:
                 case (EventType.QUEUE, Change.REMOVE, _):
                     self._queue_gone(event)
                 case (EventType.REQUEST, Change.NONE, Detail.NONE):
-                    self._told_to_go(event)
+                    self._told_people(event, last)
+                case (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE | Detail.UG_GROUP_RESOURCE):
+                    same = last is not None and last.detail in (Detail.NODE_ALLOC, Detail.UG_USER_RESOURCE)
+                    must(same and last.resource == event.resource, "event", f"{event} follows {last}")
+                case (EventType.USERGROUP, Change.REMOVE, Detail.UG_APP_LINK):
+                    pass  # EventSums follows them
+                case (EventType.APP, Change.NONE, detail) if detail in _CANNOT_RUN:
+                    self._cannot_run(event, _CANNOT_RUN[detail])
+                case (EventType.APP, Change.NONE, Detail.APP_RUNNABLE_QUEUE | Detail.APP_RUNNABLE_QUOTA):
+                    self._tally["event: may run again"] += 1
                 case (EventType.QUEUE, Change.SET, Detail.QUEUE_PREEMPTION):
                     self._tally["event: quota preemption"] += 1
                 case _:
@@ -304,6 +317,39 @@ class Deciding:
         raise AuditFailure("reservation", f"{event}: nobody asks for this")
 
     # ---- preemption ------------------------------------------------------------------------------------------------
+
+    def _cannot_run(self, event: Event, kinds: tuple[str, ...]) -> None:
+        found = [books for books in self._hearing.books.values() if event.object_id in books.apps]
+        must(len(found) == 1, "event", f"{event} is about nobody")
+        full = found[0].full(found[0].apps[event.object_id])
+        must(full.startswith(kinds), "event", f"{event}: {full or 'it may'}")
+        self._tally["event: may not run"] += 1
+
+    def _told_people(self, event: Event, last: Event | None) -> None:
+        if event.message.startswith("Preempted by "):
+            self._told_to_go(event)
+            return
+        if event.message == "Successful allocation":
+            same = last is not None and last.type is EventType.USERGROUP and last.resource == event.resource
+            must(same, "event", f"{event} follows {last}")
+            return
+        key = (event.reference_id, event.object_id)
+        asks = [books for books in self._hearing.books.values() if event.reference_id in books.apps]
+        must(len(asks) == 1, "event", f"{event} is about nobody")
+        ask = asks[0].apps[key[0]].asks.get(key[1])
+        if " does not fit in queue " in event.message or " exceeds the available user quota " in event.message:
+            must(ask is not None, "event", f"{event} is about no ask")
+            by_queue = " in queue " in event.message
+            over = ask is not None and asks[0].over_some(ask.app, ask.wants, queue=by_queue)
+            must(bool(over), "event", f"{event}: it fits")
+            self._tally["event: does not fit"] += 1
+        elif " has become schedulable in queue " in event.message or " fits in the available user" in event.message:
+            self._tally["event: fits again"] += 1
+        elif "no preemption victim found" in event.message:
+            must(ask is not None and bool(ask.required), "event", f"{event} is about no daemon")
+            self._tally["event: no victim"] += 1
+        else:
+            raise AuditFailure("event", f"a cycle says {event}")
 
     def _told_to_go(self, event: Event) -> None:
         fact = self._fact(ReleasedAllocation, event)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from muster_scheduler.core.outcome import Change, Detail, Event, EventType
 from muster_scheduler.core.resources import Shape
-from simulation.books import Amounts, AuditFailure, Books, must
+from simulation.books import Amounts, AuditFailure, Books, limit_at, must
 
 _GONE = (
     Detail.ALLOC_CANCEL,
@@ -14,6 +16,19 @@ _GONE = (
     Detail.ALLOC_TIMEOUT,
     Detail.ALLOC_REPLACED,
     Detail.ALLOC_NODEREMOVED,
+)
+
+
+# Whether it begins, and what it is about.
+_MAXIMA = {
+    Detail.APP_CANNOTRUN_QUEUE: (True, Detail.APP_CANNOTRUN_QUEUE),
+    Detail.APP_RUNNABLE_QUEUE: (False, Detail.APP_CANNOTRUN_QUEUE),
+    Detail.APP_CANNOTRUN_QUOTA: (True, Detail.APP_CANNOTRUN_QUOTA),
+    Detail.APP_RUNNABLE_QUOTA: (False, Detail.APP_CANNOTRUN_QUOTA),
+}
+_WORDS = (
+    (" does not fit in queue ", " has become schedulable in queue "),
+    (" exceeds the available user quota ", " fits in the available user quota"),
 )
 
 
@@ -32,12 +47,27 @@ class EventSums:
         self.members: Counter[tuple[str, str]] = Counter()
         self.reservations: Counter[tuple[str, str]] = Counter()
         self.asked: Counter[tuple[str, str]] = Counter()
+        # By (user or group, queue): what they use; by (queue, user or group): the limits; by (group, application).
+        self.users: dict[tuple[str, str], Counter[str]] = {}
+        self.groups: dict[tuple[str, str], Counter[str]] = {}
+        self.limits: dict[tuple[str, str, bool], tuple[Amounts, str]] = {}
+        self._partitions = 0  # (most at a time: queues of two may have one path, so their limits cannot be told apart)
+        self.links: dict[str, str] = {}
+        # Who may not run, and why; who was told that an ask of theirs does not fit.
+        self.held_back: dict[str, Detail] = {}
+        self.told: dict[tuple[str, str], set[str]] = {}
 
     def take(self, event: Event) -> None:
         """One more event."""
         sign = {Change.ADD: 1, Change.REMOVE: -1}.get(event.change, 0)
         amounts = amounts_of(event)
         match (event.type, event.detail):
+            case (EventType.USERGROUP, _):
+                self._take_usergroup(event, sign, amounts)
+            case (EventType.REQUEST, _):
+                self._take_request(event)
+            case (EventType.APP, detail) if detail in _MAXIMA:
+                self._take_runnable(event, *_MAXIMA[detail])
             case (EventType.APP, Detail.APP_ALLOC):
                 _add(self.apps, event.object_id, amounts, 1)
                 self.keys.setdefault(event.object_id, Counter())[event.reference_id] += 1
@@ -47,6 +77,8 @@ class EventSums:
             case (EventType.APP, Detail.APP_REQUEST | Detail.REQUEST_CANCEL):
                 self.asked[event.object_id, event.reference_id] += sign
                 must(self.asked[event.object_id, event.reference_id] >= 0, "event sum", f"{event}: never asked for")
+                if event.change is Change.REMOVE:
+                    self.told.pop((event.object_id, event.reference_id), None)
             case (EventType.NODE, Detail.NODE_ALLOC):
                 _add(self.nodes, event.object_id, amounts, sign)
             case (EventType.NODE, Detail.NODE_RESERVATION):
@@ -69,11 +101,59 @@ class EventSums:
                 self.ready.pop(event.object_id, None)
             case (EventType.QUEUE, Detail.NONE | Detail.QUEUE_DYNAMIC):
                 self.queues[event.object_id] += sign
+            case (EventType.APP, Detail.NONE):
+                self.held_back.pop(event.object_id, None)
+                for key in [key for key in self.told if key[0] == event.object_id]:
+                    del self.told[key]
             case (EventType.QUEUE, Detail.QUEUE_APP):
                 self.members[event.object_id, event.reference_id] += sign
 
+    def _take_usergroup(self, event: Event, sign: int, amounts: Amounts) -> None:
+        who, about = event.object_id, event.reference_id
+        must(bool(who and about), "event sum", f"{event} is about nobody or nothing")
+        match event.detail:
+            case Detail.UG_USER_RESOURCE:
+                _add_pair(self.users, (who, about), amounts, sign)
+            case Detail.UG_GROUP_RESOURCE:
+                _add_pair(self.groups, (who, about), amounts, sign)
+            case Detail.UG_APP_LINK if event.change is Change.SET:
+                must(about not in self.links, "event sum", f"{event}: it is in {self.links.get(about)}")
+                self.links[about] = who
+            case Detail.UG_APP_LINK:
+                must(self.links.pop(about, None) == who, "event sum", f"{event}: it was not")
+            case Detail.UG_USER_LIMIT | Detail.UG_GROUP_LIMIT:
+                key = (about, who, event.detail is Detail.UG_GROUP_LIMIT)
+                if event.change is Change.SET:
+                    said = (amounts, event.message)
+                    must(self._partitions > 1 or self.limits.get(key) != said, "event sum", f"{event}: it was so")
+                    self.limits[key] = said
+                else:
+                    there = self.limits.pop(key, None) is not None
+                    must(self._partitions > 1 or there, "event sum", f"{event}: there was none")
+
+    def _take_runnable(self, event: Event, begins: bool, which: Detail) -> None:
+        app_id, before = event.object_id, self.held_back.get(event.object_id)
+        if begins:
+            must(before is None, "event sum", f"{event} after {before!r}")
+            self.held_back[app_id] = which
+        else:
+            must(before is which, "event sum", f"{event} after {before!r}")
+            del self.held_back[app_id]
+
+    def _take_request(self, event: Event) -> None:
+        """Each word once, and its opposite only behind it."""
+        told = self.told.setdefault((event.reference_id, event.object_id), set())
+        for begins, ends in _WORDS:
+            if begins in event.message:
+                must(begins not in told, "event sum", f"{event} again")
+                told.add(begins)
+            if ends in event.message:
+                must(begins in told, "event sum", f"{event} of what was not said")
+                told.discard(begins)
+
     def compare(self, books: dict[str, Books]) -> None:
         """Raises AuditFailure where events and books disagree."""
+        self._partitions = max(self._partitions, len(books))
         for each in books.values():
             for app in each.apps.values():
                 for key in app.asks:
@@ -96,6 +176,7 @@ class EventSums:
             must(self.ready.get(node_id, True) == node.ready, "event sum", f"{node_id}: ready")
             if node_id in self.schedulable:
                 must(self.schedulable[node_id] == node.schedulable, "event sum", f"{node_id}: schedulable")
+        self._compare_usergroups(books)
         # (Queues of two partitions may have one path.)
         queues = Counter(path for each in books.values() for path in each.queues)
         _same("queues", self.queues, queues)
@@ -103,11 +184,42 @@ class EventSums:
         kept = Counter((node.node_id, ask.key) for node in nodes.values() for ask in node.reservations)
         _same("reservations", self.reservations, kept)
 
+    def _compare_usergroups(self, books: dict[str, Books]) -> None:
+        users: dict[tuple[str, str], Counter[str]] = {}
+        groups: dict[tuple[str, str], Counter[str]] = {}
+        limits: dict[tuple[str, str, bool], tuple[Amounts, str]] = {}
+        for each in books.values():
+            for app in each.apps.values():
+                users.setdefault((app.user, app.queue), Counter()).update(app.used)
+                if app.group:
+                    groups.setdefault((app.group, app.queue), Counter()).update(app.used)
+                must(self.links.get(app.app_id, "") == app.group, "event sum", f"{app.app_id} counts in {app.group}")
+            for queue in each.configured.values():
+                for kind, is_group in (("users", False), ("groups", True)):
+                    for who in [who for limit in queue.limits for who in limit.get(kind, ())]:
+                        bound = limit_at(queue, kind, who)
+                        message = f"maxapplications: {bound.applications}" if bound.applications else ""
+                        limits[queue.path, who, is_group] = (bound.most, message)
+        for known, said in ((users, self.users), (groups, self.groups)):
+            for who in {**known, **said}:
+                _same(f"what {who} use", said.get(who, Counter()), known.get(who, Counter()))
+        if self._partitions == 1:
+            _same("limits", self.limits, limits)
+        alive = {app.app_id for each in books.values() for app in each.apps.values()}
+        must(self.links.keys() <= alive, "event sum", f"links of {self.links.keys() - alive}")
 
-def _same(what: str, said: Counter[object] | Amounts, known: Counter[object] | Amounts) -> None:
+
+def _same(what: str, said: Mapping[Any, Any], known: Mapping[Any, Any]) -> None:
     left, right = ({key: value for key, value in each.items() if value} for each in (said, known))
     if left != right:
         raise AuditFailure("event sum", f"{what}: events add up to {left}, there is {right}")
+
+
+def _add_pair(sums: dict[tuple[str, str], Counter[str]], key: tuple[str, str], amounts: Amounts, sign: int) -> None:
+    found = sums.setdefault(key, Counter())
+    for name, value in amounts.items():
+        found[name] += sign * value
+        must(found[name] >= 0, "event sum", f"{key} would use {found[name]} {name}")
 
 
 def _add(sums: dict[str, Counter[str]], key: str, amounts: Amounts, sign: int) -> None:

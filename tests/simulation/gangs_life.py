@@ -11,7 +11,7 @@ from typing import Any
 from muster_bus.log import Record
 from muster_scheduler import state_codec
 from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import Command, UpdateConfiguration
+from muster_scheduler.core.commands import Command, SetEvents, UpdateConfiguration
 from muster_scheduler.core.outcome import Fact, Outcome
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
@@ -20,7 +20,7 @@ from simulation.books import SECOND_NS, Document, must
 from simulation.gangs_auditor import Auditor
 from simulation.gangs_manager import ResourceManager
 from simulation.hearing import plain
-from simulation.life import RM, Step, difference, published, sums
+from simulation.life import RM, TELLS_REQUESTS, Step, difference, published, sums
 
 BEGIN_NS = 3_000 * SECOND_NS
 EVERYTHING = 1 << 30
@@ -63,6 +63,7 @@ class GangRun:
         config = worlds.read(worlds.text_of(self.auditor.document))
         assert config is not None
         self.core = SchedulerCore(config)
+        self.core.apply(SetEvents(requests=True), self.now_ns)
         out = self.core.start(self.now_ns)
         self._write(out)
 
@@ -89,6 +90,7 @@ class GangRun:
         text = worlds.text_of(self.auditor.document)
         info = RmInfo(RM, config=text, registrations=1, life="RUNNING", last_decided_ns=self._decided_ns)
         info.next_submission = self.core.next_submission
+        info.extra_config = TELLS_REQUESTS
         folder = StateFolder()
         folder.rms[RM] = RmState(info, new_core(info, searching=False, config=worlds.read(text)))
         records = list(self.topic.items())  # a compacted topic has them in no useful order

@@ -14,7 +14,7 @@ from muster_bus.topics import parse_state_key
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_scheduler import state_codec
 from muster_scheduler.core import invariants
-from muster_scheduler.core.commands import Command, SetDeciding, UpdateConfiguration
+from muster_scheduler.core.commands import Command, SetDeciding, SetEvents, UpdateConfiguration
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm
@@ -26,6 +26,8 @@ from simulation.workload import BUDGETS, ResourceManager
 
 BEGIN_NS = 1_000 * SECOND_NS
 RM = "rm"
+# All events are made, so that all are audited.
+TELLS_REQUESTS = {"event.requestEventsEnabled": "true"}
 _MESSAGES: dict[str, Any] = {
     "node": pb.NodeObject,
     "queue": pb.QueueObject,
@@ -78,6 +80,7 @@ class Run:
         config = worlds.read(worlds.text_of(document))
         assert config is not None
         self.core = SchedulerCore(config)
+        self.core.apply(SetEvents(requests=True), self.now_ns)
         for record in self._registration():
             self._follower.take(record)
         self._follower.settle()
@@ -171,6 +174,7 @@ class Run:
     def _registration(self) -> list[Record]:
         text = worlds.text_of(self.document)
         info = RmInfo(RM, config=text, registrations=1, life=self._life, last_decided_ns=self._decided_ns)
+        info.extra_config = TELLS_REQUESTS
         number = self.core.next_submission if hasattr(self, "core") else 1
         return [
             Record("state", 0, 0, 0, f"{RM}/rm/-".encode(), encode_rm(info, number)),

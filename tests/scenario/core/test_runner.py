@@ -135,6 +135,7 @@ TOLD: list[tuple[dict[str, Any], bool]] = [
                 "APP SET APP_RUNNING x",
                 "APP ADD APP_ALLOC x k1",
                 "NODE ADD NODE_ALLOC n1 k1",
+                "USERGROUP ADD UG_USER_RESOURCE alice root.a",
             ]
         },
         True,

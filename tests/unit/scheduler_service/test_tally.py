@@ -259,9 +259,10 @@ def _answers(rig: Rig, kind: type, field: str) -> int:
 def _told(rig: Rig) -> dict[str, int]:
     """The same counts, from what the RM was told."""
     ended = (si.EventRecord.ALLOC_CANCEL, si.EventRecord.ALLOC_NODEREMOVED)
+    anew = "the resource manager registered again"  # what goes then was not released
     return {
         "allocated": sum(not key.startswith("theirs") for key in rig.keys("new")),
-        "released": sum(event.eventChangeDetail in ended for _, event in rig.events),
+        "released": sum(event.eventChangeDetail in ended and event.message != anew for _, event in rig.events),
         "asks_rejected": _answers(rig, si.AllocationResponse, "rejectedAllocations"),
         "applications_accepted": _answers(rig, si.ApplicationResponse, "accepted"),
         "applications_rejected": _answers(rig, si.ApplicationResponse, "rejected"),

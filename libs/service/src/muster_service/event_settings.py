@@ -41,6 +41,16 @@ class EventSettings:
     max_streams_per_host: int = 15
     given: frozenset[str] = field(default=frozenset())
 
+    @property
+    def tracks(self) -> bool:
+        """Whether events of what changes are made at all."""
+        return self.tracking_enabled and self.ring_buffer_capacity > 0
+
+    @property
+    def tells_requests(self) -> bool:
+        """Whether events about requests are made for the RM."""
+        return self.request_events_enabled and self.request_store_capacity > 0
+
 
 DEFAULT = EventSettings()
 
@@ -75,7 +85,8 @@ def keys_of(name: str) -> tuple[str, ...]:
     return tuple(prefix + word for word in _FIELDS[name][2] for prefix in _PREFIXES)
 
 
-KEYS: frozenset[str] = frozenset(key for name in _FIELDS for key in keys_of(name))
+_NAME_OF = {key: name for name in _FIELDS for key in keys_of(name)}
+KEYS: frozenset[str] = frozenset(_NAME_OF)
 _BY_LOWER_CASE = {key.lower(): key for key in KEYS}
 
 
@@ -110,6 +121,24 @@ def read(extra_config: Mapping[str, str], before: EventSettings = DEFAULT) -> tu
         )
     problems.extend(_unknown(extra_config))
     return replace(DEFAULT, **values, given=frozenset(given)), problems
+
+
+def merged(extra_config: Mapping[str, str], added: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The whole ``extraConfig`` of an RM that says ``added`` on top, as it is to be recorded, and what is wrong in it.
+
+    A bad value is not in it, so that what was in use before stays in use: over restarts too, and for whoever reads
+    the record alone. What was set before under another key of the same setting goes.
+    """
+    before, _ = read(extra_config)
+    _, problems = read(added, before)
+    good = {key: value for key, value in added.items() if key not in KEYS or _parse(key, value) is not None}
+    named = {_NAME_OF[key] for key in good if key in KEYS}
+    kept = {key: value for key, value in extra_config.items() if _NAME_OF.get(key) not in named or key in good}
+    return {**kept, **good}, problems
+
+
+def _parse(key: str, value: str) -> bool | int | None:
+    return _FIELDS[_NAME_OF[key]][0](value)
 
 
 def _unknown(extra_config: Mapping[str, str]) -> list[str]:

@@ -16,9 +16,10 @@ from muster_bus.errors import CodecError
 from muster_bus.log import Record
 from muster_bus.topics import parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
+from muster_service import event_settings
 
 from muster_scheduler import state_codec
-from muster_scheduler.core.commands import SetDeciding, SetGeneration, UpdateConfiguration
+from muster_scheduler.core.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import Problem, load_queue_config
@@ -197,7 +198,14 @@ def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = No
     core.next_submission = info.next_submission
     core.apply(SetDeciding(info.decides), info.last_decided_ns)
     core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
+    core.apply(events_of(info), info.last_decided_ns)
     return core
+
+
+def events_of(info: RmInfo) -> SetEvents:
+    """Which events are made for the RM, as its extra configuration says."""
+    settings, _ = event_settings.read(info.extra_config)
+    return SetEvents(settings.tracks, settings.tells_requests)
 
 
 class StateFolder:
@@ -303,6 +311,7 @@ class StateFolder:
     def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
         """The RM runs on under another configuration; the queues' own records follow."""
         known.info.extra_config = dict(recorded.extra_config)
+        known.core.apply(events_of(known.info), known.info.last_decided_ns)
         if known.info.config == recorded.config:
             return
         known.info.config = recorded.config

@@ -187,6 +187,7 @@ def _ask(partition: str, what: Ask) -> bytes:
         preempts=what.preempts,
         scaled_up=what.scaled_up,
         mismatched=what.mismatched,
+        told=what.told,
     )
     if what.refusals is not None:
         _add_refusals(recorded, what.refusals)
@@ -401,6 +402,7 @@ def _fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
         preempts=recorded.preempts,
         scaled_up=recorded.scaled_up,
         mismatched=recorded.mismatched,
+        told=recorded.told,
         refused=_refusals_of(recorded) if recorded.stands_apart else None,
         asked=Asked(recorded.asked_node, recorded.asked_ns) if recorded.asked_node else None,
     )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from muster_scheduler.core import quota
 from muster_scheduler.core.objects import Allocation, Demand, Node
 from muster_scheduler.core.outcome import Detail, NewAllocation, Outcome
-from muster_scheduler.core.releases import tell_people
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
@@ -41,6 +40,7 @@ class Adoption:
             out.touch(app, partition.name)
             partition.gangs.placed(allocation, out, now_ns)
         else:
+            partition.waiting.may_run(app, out, now_ns)  # (it does, whatever the maxima say)
             partition.lifecycle.started(app, out, now_ns)
         partition.tell_new(allocation, out, now_ns, adopted=True, echo=echo)
         self._tell_excess(allocation, node, out, now_ns)
@@ -123,4 +123,4 @@ class Adoption:
         ]
         if found:
             message = f"taken in as the resource manager reports it: {'; '.join(found)}"
-            tell_people(allocation, message, out, now_ns)
+            out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)

@@ -323,6 +323,8 @@ class Claims:
         if waitlist.reason is not None and waitlist.reason.preemption is not no:
             waitlist.reason = waitlist.reason.with_preemption(no)
             out.touch(waitlist, self._partition.name)
+            if self._partition.telling.wanted:
+                self._partition.telling.reason_changed(waitlist)
 
     # ---- the autoscaler --------------------------------------------------------------------------------------------
 

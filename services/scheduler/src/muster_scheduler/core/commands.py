@@ -151,6 +151,18 @@ class SetGeneration:
 
 
 @dataclass(frozen=True, slots=True)
+class SetEvents:
+    """Which events are wanted from now on (seed 002, "Configuration").
+
+    :param tracking: of everything that changes.
+    :param requests: what people read beside an ask: why it waits, who preempted it.
+    """
+
+    tracking: bool = True
+    requests: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SetCallbacks:
     """The RM's callback stream was opened, or is gone: what it wants to be asked and told from now on."""
 
@@ -185,5 +197,6 @@ Command = (
     | SetDeciding
     | SetGeneration
     | SetCallbacks
+    | SetEvents
     | Answers
 )

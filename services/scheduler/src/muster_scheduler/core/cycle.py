@@ -88,7 +88,7 @@ class Cycle:
             made += 1
         # 8. Whoever was woken and waits no more is off the lists. (Out of budget: some were not yet looked at.)
         if made < budget:
-            self._waiting.land(out)
+            self._waiting.land(out, now_ns)
         # 9. Those who have waited long come to their rights: a node kept free, the preemption of others. (But first
         # whoever can be helped by what this search set free: in the next pass.)
         if not self._waiting.stirred:
@@ -102,6 +102,9 @@ class Cycle:
                 for waitlist in self._waiting.no_node.lists(shape):
                     if not waitlist.apart:  # (whose own "no" may be the RM's)
                         self._waiting.note(waitlist, reason, out, now_ns)
+        # 11. People are told of those who stand otherwise now.
+        if partition.telling.waiting:
+            partition.telling.run(out, now_ns)
         return made
 
     def _place_reserved(self, out: Outcome, now_ns: int, budget: int) -> int:
@@ -201,6 +204,10 @@ class Cycle:
         partition = self._partition
         app, demand = ask.app, ask.demand
         shape, queue = demand.shape, app.queue
+        if ask.told:
+            partition.telling.passed(ask, out, now_ns)
+        if app.reason is not None:
+            self._waiting.may_run(app, out, now_ns)
         if ask.reserved is not None and (node is ask.reserved or not ask.awaits_placeholders):
             partition.unreserve(ask, out, now_ns)
         ordinal = ask.allocated

@@ -287,6 +287,7 @@ def fold_ask(
     preempts: bool = False,
     scaled_up: bool = False,
     mismatched: bool = False,
+    told: int = 0,
     refused: FoldedRefusals | None = None,
     asked: Asked | None = None,
 ) -> None:
@@ -300,6 +301,7 @@ def fold_ask(
     demand.created_ns = created_ns
     ask = Ask(app, demand, pending, allocated)
     ask.preempts, ask.scaled_up, ask.mismatched, ask.published = preempts, scaled_up, mismatched, True
+    ask.told = told
     ask.asked = asked
     if refused is not None:
         ask.refusals = Refusals(ask, dict(refused.nodes), refused.rounds, refused.until_ns)

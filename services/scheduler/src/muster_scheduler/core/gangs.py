@@ -28,7 +28,7 @@ from muster_scheduler.core.objects import (
     Tracker,
     in_order,
 )
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome, ReleasedAllocation
+from muster_scheduler.core.outcome import Detail, Outcome, ReleasedAllocation
 from muster_scheduler.core.placeholders import covers
 from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.resources import INT64_MAX, Vector, fits
@@ -554,11 +554,7 @@ class Gangs:
             f"'{as_map(ask.shape.quantities)}' are not matching placeholder "
             f"'{as_map(placeholder.shape.quantities)}' allocation with ID '{placeholder.key}'"
         )
-        out.events.append(
-            Event(
-                EventType.REQUEST, Change.NONE, Detail.NONE, placeholder.key, ask.app.app_id, ask.shape, message, now_ns
-            )
-        )
+        out.tell_people(placeholder.key, ask.app.app_id, ask.shape, message, now_ns)
         partition.releases.time_out(placeholder, MISMATCH_MESSAGE, out, now_ns)
         partition.leave_group(ask, out)
         ask.mismatched = True

@@ -11,8 +11,9 @@ from muster_si.constants import APP_TAG_STATE_AWARE_DISABLE
 
 from muster_scheduler.core.commands import AppItem, Termination
 from muster_scheduler.core.gangs import LEFTOVER_MESSAGE
+from muster_scheduler.core.limits import link_event
 from muster_scheduler.core.objects import Application, in_order
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome, UpdatedApplication
+from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome, UpdatedApplication
 from muster_scheduler.core.resources import INT64_MAX
 from muster_scheduler.core.states import (
     APP_TERMINAL,
@@ -107,12 +108,11 @@ class Lifecycle:
         partition.gangs.withdraw(app)
         trackers = app.trackers
         partition.limits.leave(app)
+        link_event(app, app.user_group, Change.REMOVE, out, now_ns)
         if trackers:
             partition.waiting.forget_those_of(queue, trackers, out)
-        out.events.append(Event(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns))
-        out.events.append(
-            Event(EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
-        )
+        out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns)
+        out.track(EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
         if not queue.applications and (not queue.managed or queue.state is QueueState.DRAINING):
             partition.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
@@ -144,9 +144,7 @@ class Lifecycle:
             app.reason = None
             self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
             self._leave_queue(app, out, now_ns)
-        out.events.append(
-            Event(EventType.APP, Change.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
-        )
+        out.track(EventType.APP, Change.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
         out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
         out.touch(app, partition.name)
 
@@ -154,7 +152,7 @@ class Lifecycle:
         if app.tags.get(APP_TAG_STATE_AWARE_DISABLE, "").lower() == "true":
             return
         app.story.append((now_ns, STARTING))
-        out.events.append(Event(EventType.APP, Change.SET, Detail.APP_STARTING, app.app_id, now_ns=now_ns))
+        out.track(EventType.APP, Change.SET, Detail.APP_STARTING, app.app_id, now_ns=now_ns)
         out.facts.append(UpdatedApplication(app.app_id, STARTING, now_ns, event))
 
     def started(self, app: Application, out: Outcome, now_ns: int) -> None:

@@ -11,10 +11,11 @@ on the way from its leaf to root; where nobody limits it there are none, and lim
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from muster_scheduler.core.config import LimitConfig, QueueConfig
 from muster_scheduler.core.objects import Application, Queue, Tracker
+from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome, Quantities
 from muster_scheduler.core.resources import Types
 
 WILDCARD = "*"
@@ -47,6 +48,14 @@ class Limits:
         """Takes the limits of a configuration. Nobody may be in a tracker at that time."""
         assert not self._trackers, "limits change under applications that count in them"
         self._at = dict(_stand(root, ""))
+
+    def standing(self) -> dict[tuple[str, str, bool], LimitConfig]:
+        """All limits: (queue's path, who, whether a group's) and what they say, in the configuration's order."""
+        found: dict[tuple[str, str, bool], LimitConfig] = {}
+        for path, at in self._at.items():
+            found.update(((path, user, False), limit) for user, limit in at.users.items())
+            found.update(((path, group, True), limit) for group, limit in at.groups.items())
+        return found
 
     def __iter__(self) -> Iterator[Tracker]:
         return iter(self._trackers.values())
@@ -129,6 +138,64 @@ class Limits:
             tracker.set_limit({self._types.number(name): value for name, value in named.items()})
             tracker.max_applications = limit.max_applications
         return tracker
+
+
+def limit_events(
+    before: Mapping[tuple[str, str, bool], LimitConfig],
+    after: Mapping[tuple[str, str, bool], LimitConfig],
+    out: Outcome,
+    now_ns: int,
+) -> None:
+    """The events of limits that end, come, or say something else now."""
+    for path, who, group in [key for key in before if key not in after]:
+        detail = Detail.UG_GROUP_LIMIT if group else Detail.UG_USER_LIMIT
+        out.track(EventType.USERGROUP, Change.REMOVE, detail, who, path, now_ns=now_ns)
+    for (path, who, group), limit in after.items():
+        old = before.get((path, who, group))
+        if old is not None and _terms(old) == _terms(limit):
+            continue
+        detail = Detail.UG_GROUP_LIMIT if group else Detail.UG_USER_LIMIT
+        most, resources = limit.max_applications, dict(limit.max_resources or {})
+        message = f"maxapplications: {most}" if most else ""
+        out.track(EventType.USERGROUP, Change.SET, detail, who, path, resources, message, now_ns=now_ns)
+
+
+def _terms(limit: LimitConfig) -> tuple[int, Mapping[str, int]]:
+    return limit.max_applications, limit.max_resources or {}
+
+
+def usage_events(app: Application, change: Change, resource: Quantities, out: Outcome, now_ns: int) -> None:
+    """The events of what the application's user, and its group, use more (ADD) or less (REMOVE) of its leaf.
+
+    (Whether anybody wants events, the caller has looked: this is on the hottest path.)
+    """
+    path = app.queue.path
+    if app.user:
+        out.events.append(
+            Event(EventType.USERGROUP, change, Detail.UG_USER_RESOURCE, app.user, path, resource, "", now_ns)
+        )
+    if app.user_group:
+        out.events.append(
+            Event(EventType.USERGROUP, change, Detail.UG_GROUP_RESOURCE, app.user_group, path, resource, "", now_ns)
+        )
+
+
+def link_event(app: Application, group: str, change: Change, out: Outcome, now_ns: int) -> None:
+    """The event of an application that counts in a group (SET), or does no more (REMOVE)."""
+    if group:
+        out.track(EventType.USERGROUP, change, Detail.UG_APP_LINK, group, app.app_id, now_ns=now_ns)
+
+
+def regrouped(app: Application, before: str, allocated: Quantities, out: Outcome, now_ns: int) -> None:
+    """The events of an application that counted in the group ``before`` until now, and may count in another."""
+    if app.user_group == before:
+        return
+    for group, change in ((before, Change.REMOVE), (app.user_group, Change.ADD)):
+        link = Change.SET if change is Change.ADD else Change.REMOVE
+        link_event(app, group, link, out, now_ns)
+        if group and allocated:
+            detail, path = Detail.UG_GROUP_RESOURCE, app.queue.path
+            out.track(EventType.USERGROUP, change, detail, group, path, allocated, now_ns=now_ns)
 
 
 def _stand(queue: QueueConfig, above: str) -> Iterator[tuple[str, _AtQueue]]:

@@ -13,7 +13,7 @@ from muster_scheduler.core.config import NodeSortPolicy, PartitionConfig
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.node_policies import Fragmentation, node_search
 from muster_scheduler.core.objects import Node
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
+from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
 from muster_scheduler.core.resources import add, subtract
 
 if TYPE_CHECKING:
@@ -100,9 +100,7 @@ class NodeBooks:
         node = partition.nodes.get(node_id)
         if node is not None:
             absolute = partition.types.quantities(node.occupied)
-            out.events.append(
-                Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
-            )
+            out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
 
     # ---- search ----------------------------------------------------------------------------------------------------
 

@@ -366,6 +366,12 @@ class _Demanded:
         return self.demand.previous_generation
 
 
+# What people were told of an ask last (``telling.py``): it does not fit in its queue, or in the quota of its user or
+# group; the RM refuses every node for it; nothing may be preempted on the node that it must have. (They are recorded.)
+TOLD_QUEUE, TOLD_USER, TOLD_REFUSED, TOLD_NO_VICTIM = 1, 2, 4, 8
+TOLD_LIMITS = TOLD_QUEUE | TOLD_USER
+
+
 class Ask(_Demanded):
     """What an application wants: ``pending`` more allocations of one demand.
 
@@ -377,6 +383,7 @@ class Ask(_Demanded):
     :ivar inquiries: what the RM is being asked about its places; each stands for one of the pending ones.
     :ivar asked: what the RM has been asked for long, and not answered.
     :ivar refusals: the nodes that the RM refused for it; with any, it stands apart from those like it.
+    :ivar told: what people were told of it last: the sum of ``TOLD_…``.
     """
 
     __slots__ = (
@@ -395,6 +402,7 @@ class Ask(_Demanded):
         "reserved",
         "reserved_ns",
         "scaled_up",
+        "told",
     )
 
     def __init__(self, app: Application, demand: Demand, pending: int = 1, allocated: int = 0) -> None:
@@ -411,6 +419,7 @@ class Ask(_Demanded):
         self.inquiries: dict[Inquiry, None] | None = None
         self.asked: Asked | None = None
         self.refusals: Refusals | None = None
+        self.told = 0
         self.gone = False
         self.published = False
 
@@ -608,6 +617,8 @@ class AskGroup:
     :ivar apart: of one ask alone, for which the RM refused nodes (:attr:`Ask.apart`); 0: of all that are alike.
     :ivar told_skipped: of which ask, and for what, the RM was told last that it is skipped.
     :ivar held: the gang keeps it from being tried (:meth:`Gang.holds`): it is neither ready nor parked.
+    :ivar stood: what stood against its asks when people were told of them last (``telling.py``); None: never.
+    :ivar untold: those of them who came since.
     """
 
     __slots__ = (
@@ -625,9 +636,11 @@ class AskGroup:
         "ready_key",
         "required_node",
         "shape",
+        "stood",
         "task_group",
         "told_skipped",
         "unreported",
+        "untold",
         "wait_key",
     )
 
@@ -645,6 +658,8 @@ class AskGroup:
         self.unreported: list[Ask] = []
         self.told_skipped: tuple[int, str] | None = None
         self.held = False
+        self.stood: int | None = None
+        self.untold: list[Ask] | None = None
 
     @property
     def reason(self) -> Reason | None:

@@ -51,6 +51,10 @@ class Detail(IntEnum):
     APP_FAILED = 210
     APP_RESUMING = 211
     APP_EXPIRED = 212
+    APP_CANNOTRUN_QUEUE = 213
+    APP_RUNNABLE_QUEUE = 214
+    APP_CANNOTRUN_QUOTA = 215
+    APP_RUNNABLE_QUOTA = 216
     NODE_DECOMISSION = 300
     NODE_READY = 301
     NODE_SCHEDULABLE = 302
@@ -58,6 +62,7 @@ class Detail(IntEnum):
     NODE_CAPACITY = 304
     NODE_OCCUPIED = 305
     NODE_RESERVATION = 306
+    QUEUE_CONFIG = 400
     QUEUE_DYNAMIC = 401
     QUEUE_TYPE = 402
     QUEUE_MAX = 403
@@ -69,6 +74,11 @@ class Detail(IntEnum):
     ALLOC_TIMEOUT = 502
     ALLOC_REPLACED = 503
     ALLOC_NODEREMOVED = 504
+    UG_USER_LIMIT = 600
+    UG_GROUP_LIMIT = 601
+    UG_APP_LINK = 602
+    UG_USER_RESOURCE = 603
+    UG_GROUP_RESOURCE = 604
 
 
 class Event(NamedTuple):
@@ -268,14 +278,43 @@ class Outcome:
 
     :ivar facts: for the RM, in the order in which they became true.
     :ivar events: in the same order.
+    :ivar tracking: whether anybody wants events of what changes; the core's doors set it (:meth:`track`).
+    :ivar requests: whether the RM wants events that people read beside their asks; likewise (:meth:`tell_people`).
+    :ivar released: allocations that went because the RM said so, or removed their node. (Events may be off.)
     """
 
-    __slots__ = ("_touched", "events", "facts")
+    __slots__ = ("_touched", "events", "facts", "released", "requests", "tracking")
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
         self.events: list[Event] = []
+        self.tracking = True
+        self.requests = False
+        self.released = 0
         self._touched: dict[Primary, str] = {}
+
+    def track(
+        self,
+        about: EventType,
+        change: Change,
+        detail: Detail,
+        object_id: str,
+        reference_id: str = "",
+        resource: Quantities = None,
+        message: str = "",
+        *,
+        now_ns: int,
+    ) -> None:
+        """An event of something that changed, unless nobody wants any."""
+        if self.tracking:
+            self.events.append(Event(about, change, detail, object_id, reference_id, resource, message, now_ns))
+
+    def tell_people(self, key: str, app_id: str, resource: Quantities, message: str, now_ns: int) -> None:
+        """An event about an ask or its allocation that changes nothing, for people (seed 002, "SHIM events")."""
+        if self.requests:
+            self.events.append(
+                Event(EventType.REQUEST, Change.NONE, Detail.NONE, key, app_id, resource, message, now_ns)
+            )
 
     def touch(self, changed: Primary, partition: str) -> None:
         """The object changed (or went). Told any number of times, it is written once."""

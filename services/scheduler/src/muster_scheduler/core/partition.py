@@ -24,7 +24,7 @@ from muster_scheduler.core.figures import NodeFigures
 from muster_scheduler.core.gangs import Gangs
 from muster_scheduler.core.inquiries import Refusals
 from muster_scheduler.core.lifecycle import Lifecycle
-from muster_scheduler.core.limits import Limits
+from muster_scheduler.core.limits import Limits, usage_events
 from muster_scheduler.core.node_books import NodeBooks
 from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.objects import (
@@ -53,6 +53,7 @@ from muster_scheduler.core.queue_tree import QueueTree
 from muster_scheduler.core.releases import Releases
 from muster_scheduler.core.resources import Shape, Types, add, subtract
 from muster_scheduler.core.states import APP_TERMINAL, DYNAMIC_QUEUE_LINGER_NS, QueueState
+from muster_scheduler.core.telling import Telling
 from muster_scheduler.core.waiting import Waiting
 
 # What a deadline can be of.
@@ -72,6 +73,7 @@ class Partition:
     :ivar lifecycle: what becomes of applications.
     :ivar releases: how allocations end.
     :ivar adoption: what the RM reports of allocations.
+    :ivar telling: what people are told of asks that wait.
     :ivar waiting: who is ready, parked or to be woken.
     :ivar cycle: the search.
     :ivar deciding: False: the RM is stopped, nothing is decided for it.
@@ -105,6 +107,7 @@ class Partition:
         self.releases = Releases(self)
         self.adoption = Adoption(self)
         self.gangs = Gangs(self)
+        self.telling = Telling(self)
         self.waiting = Waiting(self)
         self.figures = NodeFigures(self.types)
         self.limits = Limits(self.types)
@@ -178,7 +181,11 @@ class Partition:
     def unfinished(self) -> bool:
         """The last cycle left something that the next one can do at once."""
         return self.deciding and (
-            self.waiting.stirred or self.claims.waiting or self.gangs.waiting or bool(self.root.ready)
+            self.waiting.stirred
+            or self.claims.waiting
+            or self.gangs.waiting
+            or self.telling.waiting
+            or bool(self.root.ready)
         )
 
     def come(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
@@ -242,6 +249,8 @@ class Partition:
         app, demand = ask.app, ask.demand
         group = self.group_of(ask)
         group.push(ask)
+        if self.telling.wanted:
+            self.telling.entered(ask, group)
         ready = group.ready_key
         if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
             return  # behind others of its group, which are tried first
@@ -292,9 +301,7 @@ class Partition:
                 out.touch(app, self.name)
             ask.pending = 0
         if detail is not None:
-            out.events.append(
-                Event(EventType.APP, Change.REMOVE, detail, app.app_id, ask.key, ask.shape, now_ns=now_ns)
-            )
+            out.track(EventType.APP, Change.REMOVE, detail, app.app_id, ask.key, ask.shape, now_ns=now_ns)
         self.drop_ask(ask, out, now_ns)
         self.waiting.refresh_app(app)
 
@@ -434,11 +441,17 @@ class Partition:
         demand = allocation.demand
         if demand.execution_timeout_ms > 0:
             self.end_in_time(allocation)
-        app_id, key, shape = allocation.app_id, demand.key, demand.shape
-        out.events.append(Event(EventType.APP, Change.ADD, Detail.APP_ALLOC, app_id, key, shape, "", now_ns))
-        out.events.append(
-            Event(EventType.NODE, Change.ADD, Detail.NODE_ALLOC, allocation.node_id, key, shape, "", now_ns)
-        )
+        app, key, shape = allocation.app, demand.key, demand.shape
+        assert app is not None, f"{allocation} is foreign"
+        if out.tracking:  # (inlined: the hottest path of all)
+            added, node_id = Change.ADD, allocation.node_id
+            out.events += (
+                Event(EventType.APP, added, Detail.APP_ALLOC, app.app_id, key, shape, "", now_ns),
+                Event(EventType.NODE, added, Detail.NODE_ALLOC, node_id, key, shape, "", now_ns),
+            )
+            usage_events(app, added, shape, out, now_ns)
+        if out.requests and not adopted:
+            out.tell_people(key, app.app_id, shape, "Successful allocation", now_ns)
 
     def end_in_time(self, allocation: Allocation) -> None:
         """Puts the end of its execution time on the clock, if the RM said one (seed 001)."""
@@ -474,6 +487,7 @@ class Partition:
 
     def pass_on(self, old: Ask, new: Ask) -> None:
         """An ask that is sent again for the same amount keeps what it came to by waiting."""
+        new.told = old.told
         same = old.shape is new.shape and old.demand.required_node == new.demand.required_node
         if not same:
             return
@@ -486,7 +500,7 @@ class Partition:
 
     def _reservation_event(self, change: Change, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         detail = Detail.NODE_RESERVATION
-        out.events.append(Event(EventType.NODE, change, detail, node.node_id, ask.key, ask.shape, "", now_ns))
+        out.track(EventType.NODE, change, detail, node.node_id, ask.key, ask.shape, now_ns=now_ns)
 
     # ---- asks and allocations from items ---------------------------------------------------------------------------
 

@@ -151,6 +151,10 @@ class Questions:
 
     def place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
         """Proposes an allocation: on this node, or on the first of several that will do."""
+        if ask.told:
+            self._partition.telling.passed(ask, out, now_ns)
+        if ask.app.reason is not None:
+            self._partition.waiting.may_run(ask.app, out, now_ns)
         refusals, nodes = ask.refusals, [node]
         answered = refusals.answered if refusals is not None else 0
         if refusals is not None and answered and node is not ask.reserved and not ask.demand.required_node:

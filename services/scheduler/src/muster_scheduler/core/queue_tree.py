@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from muster_scheduler.core import ordering, properties
 from muster_scheduler.core.config import RECOVERY_QUEUE, QueueConfig
+from muster_scheduler.core.limits import limit_events
 from muster_scheduler.core.objects import Queue
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
+from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
 from muster_scheduler.core.states import QueueEvent, QueueState, next_queue_state
 
 if TYPE_CHECKING:
@@ -61,15 +62,16 @@ class QueueTree:
         """The events and objects of a fresh configuration."""
         for queue in self._partition.queues.values():
             self.announce_queue(queue, out, now_ns)
+        limit_events({}, self._partition.limits.standing(), out, now_ns)
 
     def announce_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """The events and the object of one new queue."""
         detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
-        out.events.append(Event(EventType.QUEUE, Change.ADD, detail, queue.path, now_ns=now_ns))
+        out.track(EventType.QUEUE, Change.ADD, detail, queue.path, now_ns=now_ns)
         for quantities, what in ((queue.maximum, Detail.QUEUE_MAX), (queue.guaranteed, Detail.QUEUE_GUARANTEED)):
             if quantities is not None:
                 by_name = queue.by_name(quantities)
-                out.events.append(Event(EventType.QUEUE, Change.SET, what, queue.path, resource=by_name, now_ns=now_ns))
+                out.track(EventType.QUEUE, Change.SET, what, queue.path, resource=by_name, now_ns=now_ns)
         out.touch(queue, self._partition.name)
 
     def limit_events(
@@ -87,9 +89,7 @@ class QueueTree:
         ):
             if old != new:
                 by_name = queue.by_name(new) or {}
-                out.events.append(
-                    Event(EventType.QUEUE, Change.SET, detail, queue.path, resource=by_name, now_ns=now_ns)
-                )
+                out.track(EventType.QUEUE, Change.SET, detail, queue.path, resource=by_name, now_ns=now_ns)
 
     # ---- dynamic queues --------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class QueueTree:
         partition.waiting.forget_lists(queue, out)
         self.remove_queue(queue)
         detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
-        out.events.append(Event(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns))
+        out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns)
         out.touch(queue, partition.name)
 
     def remove_queue(self, queue: Queue) -> None:

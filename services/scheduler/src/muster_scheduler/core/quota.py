@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from muster_scheduler.core import preemption, preemption_quota
 from muster_scheduler.core.objects import Queue
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
+from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
@@ -116,7 +116,7 @@ def _cut(partition: Partition, queue: Queue, out: Outcome, now_ns: int) -> None:
     )
     resource = queue.by_name(freed)
     change = (EventType.QUEUE, Change.SET, Detail.QUEUE_PREEMPTION)
-    out.events.append(Event(*change, queue.path, resource=resource, message=summary, now_ns=now_ns))
+    out.track(*change, queue.path, resource=resource, message=summary, now_ns=now_ns)
 
 
 def _text(queue: Queue, amount: Mapping[int, int]) -> str:

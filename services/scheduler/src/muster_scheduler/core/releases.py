@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from muster_scheduler.core import quota, usage
 from muster_scheduler.core.commands import Termination
 from muster_scheduler.core.gangs import released, replacing_message
+from muster_scheduler.core.limits import usage_events
 from muster_scheduler.core.objects import Allocation, Preempted
 from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
 from muster_scheduler.core.states import REMINDER_NS, PlaceholderEvent
@@ -41,7 +42,7 @@ class Releases:
         self.told(allocation, out, now_ns)
         partition.gangs.preempted(app, out)
         out.facts.append(released(partition, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))
-        tell_people(allocation, message, out, now_ns)
+        out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)
 
     def time_out(self, allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
         """Tells an allocation to go because its time is up. It counts until the RM confirms that it went."""
@@ -127,19 +128,20 @@ class Releases:
 
     def tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
         """The events of an allocation that is gone."""
-        app_id, key, shape = allocation.app_id, allocation.key, allocation.shape
+        if detail is Detail.ALLOC_CANCEL or detail is Detail.ALLOC_NODEREMOVED:
+            out.released += 1
+        app = allocation.app
+        if app is None or not out.tracking:
+            return
+        key, shape = allocation.key, allocation.shape
         by = (
             f"replaced by {allocation.replaced_by}"
             if allocation.replaced_by and detail is Detail.ALLOC_REPLACED
             else ""
         )
-        out.events.append(Event(EventType.APP, Change.REMOVE, detail, app_id, key, shape, by, now_ns))
-        out.events.append(
-            Event(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, allocation.node_id, key, shape, now_ns=now_ns)
+        remove, node_id = Change.REMOVE, allocation.node_id
+        out.events += (
+            Event(EventType.APP, remove, detail, app.app_id, key, shape, by, now_ns),
+            Event(EventType.NODE, remove, Detail.NODE_ALLOC, node_id, key, shape, "", now_ns),
         )
-
-
-def tell_people(allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
-    """An event about the request, which changes nothing."""
-    key, app_id, shape = allocation.key, allocation.app_id, allocation.shape
-    out.events.append(Event(EventType.REQUEST, Change.NONE, Detail.NONE, key, app_id, shape, message, now_ns))
+        usage_events(app, remove, shape, out, now_ns)

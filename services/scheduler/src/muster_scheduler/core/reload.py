@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from muster_scheduler.core import properties, quota
 from muster_scheduler.core.config import PartitionConfig, QueueConfig, types_named
+from muster_scheduler.core.limits import limit_events, regrouped
 from muster_scheduler.core.objects import Queue
-from muster_scheduler.core.outcome import Change, Detail, Event, EventType, Outcome
+from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
 from muster_scheduler.core.resources import TYPES_MAX
 from muster_scheduler.core.states import DYNAMIC_QUEUE_LINGER_NS, QueueEvent, QueueState, next_queue_state
 
@@ -54,6 +55,8 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     # 1. Nobody waits, and nobody counts, while the rules change.
     for queue in list(partition.queues.values()):
         partition.waiting.suspend(queue, out)
+    groups = {app: app.user_group for app in apps}
+    limits = partition.limits.standing()
     for app in apps:
         partition.gangs.withdraw(app)
         partition.limits.leave(app)
@@ -65,9 +68,11 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     before = {queue: queue.maximum for queue in partition.queues.values()}
     kept = _update(partition, config.root, partition.root, {}, out, now_ns)
     _drain(partition, kept, out, now_ns)
+    limit_events(limits, partition.limits.standing(), out, now_ns)
     # 3. Everybody counts again, and is tried anew.
-    for app in apps:
+    for app, group in groups.items():
         partition.limits.join(app)
+        regrouped(app, group, partition.types.quantities(app.allocated), out, now_ns)
         partition.gangs.promise(app)
     for queue, maximum in before.items():
         if not queue.gone:
@@ -89,12 +94,13 @@ def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
         out.touch(app, partition.name)
     for app in list(partition.rejected.values()):
         partition.lifecycle.forget_rejected(app, out)
+    limit_events(partition.limits.standing(), {}, out, now_ns)
     for queue in reversed(list(partition.queues.values())):
         if queue.parent is not None:
             partition.queue_tree.drop_queue(queue, out, now_ns)
     root = partition.root
     root.gone = True
-    out.events.append(Event(EventType.QUEUE, Change.REMOVE, Detail.NONE, root.path, now_ns=now_ns))
+    out.track(EventType.QUEUE, Change.REMOVE, Detail.NONE, root.path, now_ns=now_ns)
     out.touch(root, partition.name)
 
 
@@ -105,11 +111,12 @@ def _update(
     kept = {queue.path: None}
     if queue.parent is not None:
         _set_leaf(partition, queue, not (config.queues or config.parent), out, now_ns)
-    before = (queue.guaranteed, queue.maximum)
+    before, others = (queue.guaranteed, queue.maximum), _others(queue)
     queue.managed = True
     partition.queue_tree.change_queue_state(queue, QueueEvent.START)
     partition.queue_tree.configure_queue(queue, config, inherited)
     partition.queue_tree.limit_events(queue, *before, out, now_ns)
+    _config_event(queue, others, out, now_ns)
     out.touch(queue, partition.name)
     passed_on = properties.inherited(queue.properties)
     for child_config in config.queues:
@@ -126,6 +133,36 @@ def _update(
     return kept
 
 
+def _others(queue: Queue) -> dict[str, object]:
+    """What a configuration says of a queue and no event of its own tells: by the name that it has in a configuration.
+
+    (Limits of users and groups have their events; of properties one by one.)
+    """
+    return {
+        "managed": queue.managed,
+        "state": queue.state,
+        "maxapplications": queue.max_applications,
+        "submitacl": queue.submit_acl,
+        "adminacl": queue.admin_acl,
+        "childtemplate": queue.template,
+        **{f"properties.{name}": value for name, value in queue.properties.items()},
+    }
+
+
+def _config_event(queue: Queue, before: dict[str, object], out: Outcome, now_ns: int) -> None:
+    """The event of a configured queue of which something changed that no event of its own tells.
+
+    (By name: values may be secret, and there may be many.)
+    """
+    after = _others(queue)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    if not changed:
+        return
+    gone = queue.state is QueueState.DRAINING
+    message = "removed: the queue drains" if gone else f"changed: {', '.join(changed)}"
+    out.track(EventType.QUEUE, Change.SET, Detail.QUEUE_CONFIG, queue.path, message=message, now_ns=now_ns)
+
+
 def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_ns: int) -> None:
     if queue.leaf == leaf:
         return
@@ -134,7 +171,7 @@ def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_
             partition.queue_tree.drop_queue(below, out, now_ns)
     queue.leaf = leaf
     message = f"leaf queue: {'true' if leaf else 'false'}"
-    out.events.append(Event(EventType.QUEUE, Change.SET, Detail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns))
+    out.track(EventType.QUEUE, Change.SET, Detail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns)
 
 
 def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: int) -> None:
@@ -146,8 +183,11 @@ def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: in
             _follow_parent(partition, queue, out)
             continue
         if next_queue_state(queue.path, queue.state, QueueEvent.REMOVE) is not queue.state:
+            others = _others(queue)
             partition.queue_tree.change_queue_state(queue, QueueEvent.REMOVE)
             out.touch(queue, partition.name)
+            if queue.managed:
+                _config_event(queue, others, out, now_ns)
         if not queue.applications and not queue.children:
             partition.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 

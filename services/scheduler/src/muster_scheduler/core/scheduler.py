@@ -25,6 +25,7 @@ from muster_scheduler.core.commands import (
     ReleaseItem,
     SetCallbacks,
     SetDeciding,
+    SetEvents,
     SetGeneration,
     Termination,
     UpdateAllocations,
@@ -34,6 +35,7 @@ from muster_scheduler.core.commands import (
 )
 from muster_scheduler.core.config import ClusterConfig, PartitionConfig, partition_name
 from muster_scheduler.core.inquiries import CallbackPolicy
+from muster_scheduler.core.limits import limit_events, link_event, usage_events
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, is_ready, made_uuid, unique_key
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
@@ -41,7 +43,6 @@ from muster_scheduler.core.outcome import (
     Change,
     ConfigurationAnswer,
     Detail,
-    Event,
     EventType,
     Outcome,
     RejectedApplication,
@@ -56,6 +57,10 @@ from muster_scheduler.core.resources import Shape, TooManyTypes, fits
 from muster_scheduler.core.states import AppEvent, AppState
 
 _SHOWN_MAX = 200  # characters of a name in an answer
+# So many asks and allocations that go because the RM registers anew have their own events: they are all in one
+# transaction with its registration, which must not take too long.
+ENDED_ONE_BY_ONE_MAX = 50_000
+_ANEW = "the resource manager registered again"
 
 # A search may set something free (a reservation that is not needed any more) for which others wait: they look in the
 # next pass. So many in one cycle; what is left then comes in the next, behind what came in meanwhile.
@@ -84,6 +89,7 @@ class SchedulerCore:
         self._deciding = True
         self._policy = CallbackPolicy()
         self._previous_generation = False
+        self._events = SetEvents()
         self.partitions = {each.name: self._new_partition(each) for each in config.partitions}
         self.next_submission = 1
         self._deadlines: list[tuple[int, int, Partition, Timed]] = []
@@ -94,9 +100,43 @@ class SchedulerCore:
 
     def start(self, now_ns: int, out: Outcome | None = None) -> Outcome:
         """Announces the queues of a fresh registration."""
-        out = out if out is not None else Outcome()
+        out = self._outcome(out)
         for partition in self.partitions.values():
             partition.queue_tree.announce_queues(out, now_ns)
+        return out
+
+    def _outcome(self, out: Outcome | None) -> Outcome:
+        """The one to add to, with the events that are wanted now."""
+        out = out if out is not None else Outcome()
+        out.tracking, out.requests = self._events.tracking, self._events.requests
+        return out
+
+    def end(self, now_ns: int, out: Outcome | None = None) -> Outcome:
+        """The events of everything that goes because the RM registers anew; the objects are simply not there any more.
+
+        Of very many asks and allocations it is not said one by one: they end with their applications.
+        """
+        out = self._outcome(out)
+        apps = {
+            partition: [app for queue in partition.queues.values() for app in queue.applications.values()]
+            for partition in self.partitions.values()
+        }
+        held = sum(len(app.asks) + len(app.allocations) for each in apps.values() for app in each)
+        for partition in self.partitions.values():
+            for app in apps[partition]:
+                if held <= ENDED_ONE_BY_ONE_MAX and out.tracking:
+                    _end_holdings(app, out, now_ns)
+                link_event(app, app.user_group, Change.REMOVE, out, now_ns)
+                out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, message=_ANEW, now_ns=now_ns)
+                change, detail, path = Change.REMOVE, Detail.QUEUE_APP, app.queue.path
+                out.track(EventType.QUEUE, change, detail, path, app.app_id, message=_ANEW, now_ns=now_ns)
+            for node_id in partition.nodes:
+                change, detail = Change.REMOVE, Detail.NODE_DECOMISSION
+                out.track(EventType.NODE, change, detail, node_id, message=_ANEW, now_ns=now_ns)
+            limit_events(partition.limits.standing(), {}, out, now_ns)
+            for queue in reversed(partition.queues.values()):
+                detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
+                out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, message=_ANEW, now_ns=now_ns)
         return out
 
     def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
@@ -104,7 +144,7 @@ class SchedulerCore:
 
         :param out: an outcome to add to; without it a new one. Bad items are answered in it; they change nothing.
         """
-        out = out if out is not None else Outcome()
+        out = self._outcome(out)
         match command:
             case UpdateAllocations():
                 self._update_allocations(command, out, now_ns)
@@ -130,6 +170,11 @@ class SchedulerCore:
                 self._review_deciding()
             case Answers():
                 self._answer(command, out, now_ns)
+            case SetEvents():
+                self._events = command
+                self._outcome(out)
+                for each in self.partitions.values():
+                    each.telling.want(command.requests)
             case SetGeneration():
                 self._previous_generation = command.previous
                 for each in self.partitions.values():
@@ -172,6 +217,7 @@ class SchedulerCore:
     def _new_partition(self, config: PartitionConfig) -> Partition:
         partition = Partition(config, searching=self._searching)
         partition.questions.number = self._submission  # (one order for all numbers: it survives restarts)
+        partition.telling.want(self._events.requests)
         return partition
 
     def _review_deciding(self) -> None:
@@ -199,7 +245,7 @@ class SchedulerCore:
 
     def cycle(self, now_ns: int, budget: int, out: Outcome | None = None) -> Outcome:
         """Fires what is due, then makes up to ``budget`` allocations; ``exhausted`` says whether more could follow."""
-        out = out if out is not None else Outcome()
+        out = self._outcome(out)
         self._fire_deadlines(out, now_ns)
         left = budget
         for partition in self.partitions.values():
@@ -317,18 +363,18 @@ class SchedulerCore:
         out.facts.append(AcceptedNode(node.node_id))
         capacity = partition.types.quantities(node.capacity)
         message = "Node added to the scheduler"
-        out.events.append(Event(EventType.NODE, Change.ADD, Detail.NONE, node.node_id, "", capacity, message, now_ns))
+        out.track(EventType.NODE, Change.ADD, Detail.NONE, node.node_id, "", capacity, message, now_ns=now_ns)
         if item.occupied:
-            out.events.append(
-                Event(
-                    EventType.NODE,
-                    Change.SET,
-                    Detail.NODE_OCCUPIED,
-                    node.node_id,
-                    resource=dict(item.occupied),
-                    now_ns=now_ns,
-                )
+            out.track(
+                EventType.NODE,
+                Change.SET,
+                Detail.NODE_OCCUPIED,
+                node.node_id,
+                resource=dict(item.occupied),
+                now_ns=now_ns,
             )
+        if not node.schedulable:
+            _flag_event(node, Detail.NODE_SCHEDULABLE, "schedulable: false", out, now_ns)
         if not node.ready:
             _flag_event(node, Detail.NODE_READY, "ready: false", out, now_ns)
         return ""
@@ -385,16 +431,12 @@ class SchedulerCore:
             for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
                 partition.unreserve(ask, out, now_ns)  # not even the empty node would do for it
             capacity = partition.types.quantities(node.capacity)
-            out.events.append(
-                Event(EventType.NODE, Change.SET, Detail.NODE_CAPACITY, node.node_id, resource=capacity, now_ns=now_ns)
-            )
+            out.track(EventType.NODE, Change.SET, Detail.NODE_CAPACITY, node.node_id, resource=capacity, now_ns=now_ns)
         if item.occupied is not None and item.occupied != node.reported_occupied:
             changed = True
             partition.node_books.set_node_occupied(node, item.occupied)
             occupied = partition.types.quantities(node.occupied)
-            out.events.append(
-                Event(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node.node_id, resource=occupied, now_ns=now_ns)
-            )
+            out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node.node_id, resource=occupied, now_ns=now_ns)
         if changed:
             out.touch(node, partition.name)
             partition.questions.node_changed(node, out)
@@ -420,15 +462,13 @@ class SchedulerCore:
         partition.questions.node_gone(node, out, now_ns)
         partition.node_books.remove_node(node)
         out.touch(node, partition.name)
-        out.events.append(
-            Event(
-                EventType.NODE,
-                Change.REMOVE,
-                Detail.NODE_DECOMISSION,
-                node.node_id,
-                message="Node removed from the scheduler",
-                now_ns=now_ns,
-            )
+        out.track(
+            EventType.NODE,
+            Change.REMOVE,
+            Detail.NODE_DECOMISSION,
+            node.node_id,
+            message="Node removed from the scheduler",
+            now_ns=now_ns,
         )
         for allocation in ended:
             if allocation.replaced_by is not None:
@@ -447,9 +487,7 @@ class SchedulerCore:
             if partition is not None:
                 partition.lifecycle.keep_rejected(item, reason, self._submission(), out, now_ns)
             out.facts.append(RejectedApplication(item.app_id, reason))
-            out.events.append(
-                Event(EventType.APP, Change.REMOVE, Detail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns)
-            )
+            out.track(EventType.APP, Change.REMOVE, Detail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns)
 
     def _place_application(self, item: AppItem, out: Outcome, now_ns: int) -> str:
         name = partition_name(item.partition)
@@ -514,9 +552,10 @@ class SchedulerCore:
             partition.queue_tree.limit_dynamic_queue(queue, *quota, out, now_ns)
         out.touch(app, partition.name)
         out.facts.append(AcceptedApplication(app.app_id))
-        out.events.append(Event(EventType.APP, Change.ADD, Detail.NONE, app.app_id, now_ns=now_ns))
-        out.events.append(Event(EventType.APP, Change.SET, Detail.APP_NEW, app.app_id, now_ns=now_ns))
-        out.events.append(Event(EventType.QUEUE, Change.ADD, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns))
+        out.track(EventType.APP, Change.ADD, Detail.NONE, app.app_id, now_ns=now_ns)
+        out.track(EventType.APP, Change.SET, Detail.APP_NEW, app.app_id, now_ns=now_ns)
+        out.track(EventType.QUEUE, Change.ADD, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        link_event(app, app.user_group, Change.SET, out, now_ns)
         return ""
 
     def _rename_finished(self, partition: Partition, finished: Application, out: Outcome) -> None:
@@ -598,13 +637,14 @@ class SchedulerCore:
             partition.pass_on(old, ask)
             partition.remove_ask(old, out, now_ns, None)
         else:
-            out.events.append(
-                Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, item.key, shape, "", now_ns)
-            )
+            out.track(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, item.key, shape, now_ns=now_ns)
         if demand.placeholder:
             partition.gangs.ask_more(demand, app, ask.pending)
             out.touch(app, partition.name)
         partition.add_ask(ask, out)
+        if app.state is AppState.NEW:
+            # (With its first request, because events of this kind are about a request.)
+            out.tell_people(item.key, app.app_id, shape, "New application added", now_ns)
         if app.state in (AppState.NEW, AppState.COMPLETING):
             partition.lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
 
@@ -650,8 +690,10 @@ class SchedulerCore:
             allocation.ordinal = app.made(item.key)  # of an ask with repeats each has its own UUID (seed 001)
             if not allocation.uuid:  # seed 001: ids are made for those that have none
                 allocation.uuid = made_uuid(allocation.submission, 0, now_ns)
-            if item.key in app.asks:
-                partition.remove_ask(app.asks[item.key], out, now_ns, None)
+            if (asked := app.asks.get(item.key)) is not None:
+                if asked.told:
+                    partition.telling.passed(asked, out, now_ns)
+                partition.remove_ask(asked, out, now_ns, None)
             partition.adoption.adopt(allocation, out, now_ns)
         if app.state is AppState.FAILING:
             partition.releases.time_out(allocation, f"application {app.app_id} is failing", out, now_ns)
@@ -758,12 +800,13 @@ class SchedulerCore:
         demand = replace(held.demand, submission=self._submission(), changed_ns=0)
         ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
         if old is not None:
+            ask.told = old.told
             ask.published, old.published = old.published, False
             partition.remove_ask(old, out, now_ns, None)
         if demand.placeholder:
             partition.gangs.not_lost(demand, app, ask.pending)
-        out.events.append(
-            Event(EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, held.key, held.shape, message, now_ns)
+        out.track(
+            EventType.APP, Change.ADD, Detail.APP_REQUEST, app.app_id, held.key, held.shape, message, now_ns=now_ns
         )
         partition.add_ask(ask, out)
 
@@ -817,6 +860,21 @@ def _as_far_as_said(item: AskItem, held: Allocation) -> AskItem:
         allow_preempt_other=held.allow_preempt_other,
         has_preemption_policy=held.has_preemption_policy,
     )
+
+
+def _end_holdings(app: Application, out: Outcome, now_ns: int) -> None:
+    """The events of an application's asks and allocations, which all go because the RM registers anew."""
+    for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+        if ask.reserved is not None:
+            change, detail, node_id = Change.REMOVE, Detail.NODE_RESERVATION, ask.reserved.node_id
+            out.track(EventType.NODE, change, detail, node_id, ask.key, ask.shape, _ANEW, now_ns=now_ns)
+        change, detail = Change.REMOVE, Detail.REQUEST_CANCEL
+        out.track(EventType.APP, change, detail, app.app_id, ask.key, ask.shape, _ANEW, now_ns=now_ns)
+    for held in in_order(app.allocations.values()):
+        key, shape = held.key, held.shape
+        out.track(EventType.APP, Change.REMOVE, Detail.ALLOC_CANCEL, app.app_id, key, shape, _ANEW, now_ns=now_ns)
+        out.track(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, held.node_id, key, shape, _ANEW, now_ns=now_ns)
+        usage_events(app, Change.REMOVE, shape, out, now_ns)
 
 
 def _acknowledge(item: ReleaseItem, partition: str, message: str, out: Outcome, ask: Ask | None = None) -> None:
@@ -899,7 +957,7 @@ def _attributes_after(node: Node, said: Mapping[str, str]) -> dict[str, str]:
 
 
 def _flag_event(node: Node, detail: Detail, message: str, out: Outcome, now_ns: int) -> None:
-    out.events.append(Event(EventType.NODE, Change.SET, detail, node.node_id, message=message, now_ns=now_ns))
+    out.track(EventType.NODE, Change.SET, detail, node.node_id, message=message, now_ns=now_ns)
 
 
 def _known_types(partition: Partition, quota: namespace.NamespaceQuota) -> bool:

@@ -20,18 +20,34 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster_scheduler.core import ordering
 from muster_scheduler.core.objects import Application, AskGroup, Ledger, Node, Queue, Tracker, Waitlist
-from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
 from muster_scheduler.core.places import Bench, GangLines, Place
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape
-from muster_scheduler.core.states import QueueState
+from muster_scheduler.core.states import APP_TERMINAL, QueueState
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
+
+
+class _HeldBy(NamedTuple):
+    """How it is said that a maximum of applications holds an application back, and that it does no more."""
+
+    cannot_run: Detail
+    runnable: Detail
+
+
+_BY_QUEUE = _HeldBy(Detail.APP_CANNOTRUN_QUEUE, Detail.APP_RUNNABLE_QUEUE)
+_BY_QUOTA = _HeldBy(Detail.APP_CANNOTRUN_QUOTA, Detail.APP_RUNNABLE_QUOTA)
+_MAXIMA = {
+    ReasonCode.QUEUE_MAX_APPLICATIONS: _BY_QUEUE,
+    ReasonCode.USER_MAX_APPLICATIONS: _BY_QUOTA,
+    ReasonCode.GROUP_MAX_APPLICATIONS: _BY_QUOTA,
+}
 
 # So many nodes are looked through one by one; more are looked for in the index.
 GAINED_NODES_FEW = 16
@@ -48,6 +64,7 @@ class Waiting:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition.name
+        self._telling = partition.telling
         self._room_for = partition.gangs.room_for
         self.no_node = Place()
         self.required: dict[str, Place] = {}
@@ -200,6 +217,8 @@ class Waiting:
         waitlist.register(place)
         self.parked[group] = None
         changed = self.note(waitlist, reason, out, now_ns)
+        if self._telling.wanted:
+            self._telling.parked(group, waitlist.reason)
         if waitlist.relay is not None:
             self._tell_bench(waitlist, place, reason if changed else None, out, now_ns)
         self.refresh_app(app)
@@ -232,6 +251,8 @@ class Waiting:
         """What holds the others of the list holds this group too: it waits without having been tried."""
         waitlist.park(group, self.wait_key(group))
         self.parked[group] = None
+        if self._telling.wanted:
+            self._telling.parked(group, waitlist.reason)
 
     def next_in_line(self, group: AskGroup) -> None:
         """A parked group has perhaps another first ask: another place on its list, and rights of its own."""
@@ -280,6 +301,8 @@ class Waiting:
             return False
         waitlist.reason = replace(reason, since_ns=now_ns)
         out.touch(waitlist, self._partition)
+        if self._telling.wanted:
+            self._telling.reason_changed(waitlist)
         return True
 
     def required_place(self, node_id: str) -> Place:
@@ -435,7 +458,7 @@ class Waiting:
             if not group.held:
                 return
 
-    def land(self, out: Outcome) -> None:
+    def land(self, out: Outcome, now_ns: int) -> None:
         """After a cycle: lists that are still in flight and empty have nobody left who waits."""
         for waitlist in self._in_flight:
             if waitlist.place is None and not waitlist.groups and not waitlist.gone:
@@ -443,9 +466,20 @@ class Waiting:
         self._in_flight.clear()
         for app in self._woken_apps:
             if app.waiting_at is None and app.reason is not None:
+                self.may_run(app, out, now_ns)
                 app.reason = None
                 out.touch(app, self._partition)
         self._woken_apps.clear()
+
+    def may_run(self, app: Application, out: Outcome, now_ns: int) -> None:
+        """If a maximum of applications held it back, it does no more, and that is said: before what follows from it."""
+        held_by = _MAXIMA.get(app.reason.code) if app.reason is not None else None
+        if held_by is None:
+            return
+        app.reason = None
+        if not app.gone and app.state not in APP_TERMINAL:
+            out.touch(app, self._partition)
+            out.track(EventType.APP, Change.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
 
     def wait_to_run(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
         """The ledger runs as many applications as it may: the application as a whole waits there."""
@@ -457,6 +491,10 @@ class Waiting:
             who=ledger.who,
         )
         if not reason.same_as(app.reason):
+            held_by = _MAXIMA[reason.code]
+            if app.reason is None or _MAXIMA.get(app.reason.code) is not held_by:
+                self.may_run(app, out, now_ns)
+                out.track(EventType.APP, Change.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
         self._wait(app, ledger, out, whole=False)
@@ -466,6 +504,7 @@ class Waiting:
     def wait_for_room(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
         """The ledger has no room for the whole of the application's gang: the application as a whole waits there."""
         if not reason.same_as(app.reason):
+            self.may_run(app, out, now_ns)
             app.reason = replace(reason, since_ns=now_ns)
             out.touch(app, self._partition)
         self._wait(app, ledger, out, whole=True)

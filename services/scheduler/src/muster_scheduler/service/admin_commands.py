@@ -14,6 +14,7 @@ from muster_bus.log import OutRecord
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_service import event_settings
 
 from muster_scheduler.core.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
 from muster_scheduler.core.config import partition_name
@@ -21,7 +22,7 @@ from muster_scheduler.core.outcome import AcceptedNode, Outcome, RejectedNode
 from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service import callback_stream, generation
-from muster_scheduler.service.configuration import changes, judge, too_large_with
+from muster_scheduler.service.configuration import changes, event_warnings, judge, too_large_with
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.users import UserGroups
 
@@ -123,6 +124,7 @@ class AdminCommands:
         if too_large := too_large_with(state.info, text, update.extraConfig):
             problems.append(too_large)
         problems += generation.problems_of(update.extraConfig) + callback_stream.problems_of(update.extraConfig)
+        problems += event_warnings(event_settings.merged(state.info.extra_config, update.extraConfig)[1])
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in problems):
             config = None
         if config is not None and checksum(text) != checksum(state.info.config):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_service import event_settings
 from muster_service.secrets import MASK, is_secret, masked_text
 
 from muster_scheduler.core import config_diff
@@ -47,7 +48,18 @@ def too_large(info: RmInfo) -> pb.ConfigProblem | None:
 def too_large_with(info: RmInfo, text: str, added: Mapping[str, str]) -> pb.ConfigProblem | None:
     """The same of what an update would make of it, whether its text is taken or the old one stays."""
     largest = max(text, info.config, key=lambda each: len(each.encode()))
-    return too_large(replace(info, config=largest, extra_config={**info.extra_config, **added}))
+    extra_config, _ = event_settings.merged(info.extra_config, added)
+    return too_large(replace(info, config=largest, extra_config=extra_config))
+
+
+def event_warnings(problems: Iterable[str]) -> list[pb.ConfigProblem]:
+    """What of an RM's extra configuration about its events has no effect; each is said as ``<key>: <why>``."""
+    found = []
+    for problem in problems:
+        key, _, why = problem.partition(": ")
+        severity = pb.ConfigProblem.WARNING
+        found.append(pb.ConfigProblem(severity=severity, path=f"extraConfig[{key}]", message=why))
+    return found
 
 
 def _line(change: config_diff.Change) -> str:

@@ -14,6 +14,7 @@ from muster_bus.topics import (
     HEADER_EVENT_ID,
     HEADER_INSTANCE,
     HEADER_RM_ID,
+    HEADER_STORE_CAPACITY,
     HEADER_TRACKING,
     Topics,
     rm_state_key,
@@ -22,6 +23,7 @@ from muster_bus.topics import (
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_service import event_settings
 
 from muster_scheduler import state_codec
 from muster_scheduler.core.objects import Allocation
@@ -45,9 +47,9 @@ from muster_scheduler.core.outcome import (
     TooSmallCluster,
     UpdatedApplication,
 )
-from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.follower import RmInfo, encode_registration, encode_rm
 from muster_scheduler.service import callback_words
+from muster_scheduler.service.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, shape_wire
 from muster_scheduler.service.metrics import RmCounters
 from muster_scheduler.service.tally import counted
 
@@ -59,9 +61,6 @@ RESPONSE_BYTES_MAX = 256 * 1024
 ITEM_BYTES_MAX = 64 * 1024
 # Of a question about thousands of victims; no record takes a larger one.
 QUESTION_BYTES_MAX = 768 * 1024
-MESSAGE_CHARACTERS_MAX = (
-    1024  # of a message that the RM is told or an event carries, as the real core cuts it (core-features §2.18)
-)
 
 _ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
 
@@ -77,6 +76,7 @@ class Emitter:
         self._rm = (HEADER_RM_ID, self._key)
         self._counters = RmCounters(info.rm_id)
         self.info = info
+        self.take_settings()
 
     def emit(
         self, out: Outcome, next_submission: int, records: list[OutRecord], took_us: Callable[[], int] = lambda: 0
@@ -94,6 +94,12 @@ class Emitter:
         self.info.tally.add(more)
         self._counters.add(more)
         records.insert(place, self.rm_record(next_submission))
+
+    def take_settings(self) -> None:
+        """What the RM says of its events may be something else now."""
+        settings, _ = event_settings.read(self.info.extra_config)
+        capacity = (HEADER_STORE_CAPACITY, b"%d" % settings.request_store_capacity)
+        self._untracked = (self._rm, self._instance, (HEADER_TRACKING, b"0"), capacity)
 
     def rm_record(self, next_submission: int) -> OutRecord:
         """The RM's own object, with the counters as they are now."""
@@ -262,42 +268,18 @@ class Emitter:
 
     def _events(self, events: list[Event], records: list[OutRecord]) -> None:
         topic, number, key, rm, instance = self._topics.events, self._partition, self._key, self._rm, self._instance
-        tracked, untracked = (HEADER_TRACKING, b"1"), (HEADER_TRACKING, b"0")
+        untracked, tracked, request = self._untracked, (HEADER_TRACKING, b"1"), EventType.REQUEST
         next_id = self.info.next_event_id
         for event in events:
             value = encode_event(event)
-            if event.type is EventType.REQUEST and event.change is Change.NONE:
+            if event.type is request and event.change is Change.NONE:
                 # For the shim only (seed 002): it takes no id of the tracked order.
-                records.append(OutRecord(topic, number, key, value, (rm, instance, untracked)))
+                records.append(OutRecord(topic, number, key, value, untracked))
                 continue
-            event_id = (HEADER_EVENT_ID, b"%d" % next_id)
+            headers = ((HEADER_EVENT_ID, b"%d" % next_id), rm, instance, tracked)
             next_id += 1
-            records.append(OutRecord(topic, number, key, value, (event_id, rm, instance, tracked)))
+            records.append(OutRecord(topic, number, key, value, headers))
         self.info.next_event_id = next_id
-
-
-def encode_event(event: Event) -> bytes:
-    """The event as si.v1.EventRecord."""
-    resource = event.resource
-    return si.EventRecord(
-        type=int(event.type),  # type: ignore[arg-type]
-        objectID=event.object_id,
-        message=event.message[:MESSAGE_CHARACTERS_MAX],
-        timestampNano=event.now_ns,
-        eventChangeType=int(event.change),  # type: ignore[arg-type]
-        eventChangeDetail=int(event.detail),  # type: ignore[arg-type]
-        referenceID=event.reference_id,
-        resource=None if resource is None else _resource(resource),
-    ).SerializeToString()
-
-
-def _resource(quantities: Shape | dict[str, int]) -> si.Resource:
-    if isinstance(quantities, Shape):
-        if quantities.wire is None:
-            quantities.wire = _resource(quantities.quantities)
-        wire: si.Resource = quantities.wire
-        return wire
-    return si.Resource(resources={name: si.Quantity(value=saturated(value)) for name, value in quantities.items()})
 
 
 def _new(response: si.AllocationResponse, partition: str, allocation: Allocation, uuids: bool) -> int:
@@ -306,7 +288,7 @@ def _new(response: si.AllocationResponse, partition: str, allocation: Allocation
         allocationKey=allocation.key,
         allocationTags=allocation.tags,
         UUID=allocation.uuid if uuids or previous else "",
-        resourcePerAlloc=_resource(allocation.shape),
+        resourcePerAlloc=shape_wire(allocation.shape)[0],
         priority=allocation.priority,
         nodeID=allocation.node_id,
         applicationID=allocation.app_id,

@@ -19,6 +19,7 @@ from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_service import event_settings
 
 from muster_scheduler import state_codec
 from muster_scheduler.core import invariants
@@ -37,7 +38,7 @@ from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
 from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
-from muster_scheduler.follower import RmInfo, RmState, StateFolder, new_core
+from muster_scheduler.follower import RmInfo, RmState, StateFolder, events_of, new_core
 from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service import callback_stream, configuration, generation, ingest, policy_groups
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
@@ -362,6 +363,10 @@ class SchedulerMachine:
         changes: list[str] = []
         accepted = config is not None
         out = Outcome()
+        info.extra_config, problems = event_settings.merged(info.extra_config, added)
+        told += configuration.event_warnings(problems)
+        state.core.apply(events_of(info), now_ns, out)
+        emitter.take_settings()
         if config is not None and checksum(text) != checksum(info.config):
             changes = configuration.changes(state.core.config, config)
             state.core.apply(UpdateConfiguration(config), now_ns, out)
@@ -372,7 +377,6 @@ class SchedulerMachine:
                 accepted, changes = False, []
             else:
                 info.config = text
-        info.extra_config = {**info.extra_config, **added}
         named, by = generation.said(added, "")
         if named:
             info.generation, info.generation_by = named, by
@@ -400,13 +404,15 @@ class SchedulerMachine:
         text, found = self._text_for(RmInfo(rm_id, policy_group=request.policyGroup), request.config)
         config, told = configuration.judge(text, self._groups)
         told += found
+        extra_config, problems = event_settings.merged({}, request.extraConfig)
+        told += configuration.event_warnings(problems)
         info = RmInfo(
             rm_id,
             request.version,
             request.policyGroup,
             dict(request.buildInfo),
             text,
-            dict(request.extraConfig),
+            extra_config,
             life="RUNNING",
             registered_ns=now_ns,
             registrations=1,
@@ -439,7 +445,11 @@ class SchedulerMachine:
         core = new_core(info, searching=True, config=config)
         info.last_decided_ns = now_ns
         emitter = Emitter(self._topics, info)
-        out = core.start(now_ns)
+        out = Outcome() if known is None else known.core.end(now_ns)
+        core.start(now_ns, out)
+        if dropped is not None:  # what ended, ended after it came
+            out.events[:0] = dropped.events
+            out.released += dropped.released
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         told += callback_stream.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of what it had, then what it has now.

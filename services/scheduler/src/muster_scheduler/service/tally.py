@@ -11,7 +11,6 @@ from muster_scheduler.core.commands import Termination
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
-    Detail,
     NewAllocation,
     Outcome,
     PredicatesAsked,
@@ -24,12 +23,9 @@ from muster_scheduler.core.outcome import (
 )
 from muster_scheduler.follower import Tally
 
-# An allocation went because the RM said so: released it, could not start it, or removed its node.
-_ENDED_BY_RM = (Detail.ALLOC_CANCEL, Detail.ALLOC_NODEREMOVED)
-
 
 def counted(out: Outcome) -> Tally:
-    """What one outcome adds: O(facts and events).
+    """What one outcome adds: O(facts).
 
     Decisions count, echoes do not: an allocation that the RM reported itself, a reminder of one that was told to go.
     """
@@ -59,10 +55,7 @@ def counted(out: Outcome) -> Tally:
                 else:
                     more.questions_refused += 1
     # Not every release at the RM's word is told to it, nor is each that it is told one of an allocation.
-    cancelled, node_removed = _ENDED_BY_RM
-    for event in out.events:
-        if event.detail is cancelled or event.detail is node_removed:
-            more.released += 1
+    more.released = out.released
     return more
 
 

@@ -785,6 +785,7 @@ class AskObject(_message.Message):
     ASKED_NODE_FIELD_NUMBER: _builtins.int
     ASKED_NS_FIELD_NUMBER: _builtins.int
     STANDS_APART_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """how many allocations are still wanted"""
     allocated: _builtins.int
@@ -813,6 +814,10 @@ class AskObject(_message.Message):
     """since when"""
     stands_apart: _builtins.bool
     """nodes were refused for it once: it shares no fate with those like it"""
+    told: _builtins.int
+    """What people were told of it last, a sum: 1 it does not fit in its queue, 2 in the quota of its user or group,
+    4 the RM refuses every node for it, 8 nothing may be preempted on the node that it must have.
+    """
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     @_builtins.property
@@ -838,10 +843,11 @@ class AskObject(_message.Message):
         asked_node: _builtins.str = ...,
         asked_ns: _builtins.int = ...,
         stands_apart: _builtins.bool = ...,
+        told: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "asked_node", b"asked_node", "asked_ns", b"asked_ns", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "refusals", b"refusals", "refused_nodes", b"refused_nodes", "refused_rounds", b"refused_rounds", "refused_until_ns", b"refused_until_ns", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up", "stands_apart", b"stands_apart"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "asked_node", b"asked_node", "asked_ns", b"asked_ns", "demand", b"demand", "mismatched", b"mismatched", "pending", b"pending", "preempts", b"preempts", "previous_generation", b"previous_generation", "refusals", b"refusals", "refused_nodes", b"refused_nodes", "refused_rounds", b"refused_rounds", "refused_until_ns", b"refused_until_ns", "reserved_node", b"reserved_node", "reserved_ns", b"reserved_ns", "scaled_up", b"scaled_up", "stands_apart", b"stands_apart", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,8 +7,11 @@ dropped by the offset that they came from. ``MUSTER_DERIVE_STEPS`` makes the lif
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,6 +35,7 @@ from unit.publisher.using import Life, integrate
 
 pytestmark = pytest.mark.kafka
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "consume_events.py"
 STEPS = int(os.environ.get("MUSTER_DERIVE_STEPS", "400"))
 WINDOW_NS = 60 * S_IN_NS
 PARTITIONS = 2
@@ -177,6 +181,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         for life in lives:
             assert_usage(usage, life)
             await assert_fan_out(log, topics, life)
+        await assert_example(kafka_bootstrap, log, topics, lives, tmp_path / "counts.json")
         # 4. its place is kept: the next one repeats nothing
         places = await committed(kafka_bootstrap, f"{topics.prefix}muster-derive", topics.events)
         ends = [(await read_all(log, topics.events, n))[-1].offset + 1 for n in range(PARTITIONS)]
@@ -189,6 +194,25 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         derive.process.kill()
         again = [len(await read_all(log, topics.events_of("app"), n)) for n in range(PARTITIONS)]
         assert again == written
+
+
+async def assert_example(bootstrap: str, log: Log, topics: Topics, lives: list[Life], file: Path) -> None:
+    """A consumer that drops repeats counts each event once, also when it is started twice."""
+    topic = topics.events_of("app")
+    expected: Counter[str] = Counter()
+    for record in (record for life in lives for record in life.records):
+        event = EventRecord.FromString(record.value or b"")
+        if event.type == EventRecord.APP:
+            change = EventRecord.ChangeType.Name(event.eventChangeType)
+            expected[f"{change} {EventRecord.ChangeDetail.Name(event.eventChangeDetail)}"] += 1
+    for _ in range(2):
+        command = [sys.executable, str(EXAMPLE), bootstrap, "--topic", topic, "--file", str(file), "--until-end"]
+        ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+    counted = json.loads(await asyncio.to_thread(file.read_text))
+    assert counted["events"] == expected
+    written = sum([len(await read_all(log, topic, number)) for number in range(PARTITIONS)])
+    assert counted["repeats"] == written - sum(expected.values())
 
 
 def more(life: Life) -> list[Record]:

@@ -133,6 +133,42 @@ def usage(
     return 0
 
 
+@history_app.command(name="queues")
+def queues(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: Common = _COMMON) -> int:
+    """Lists the queues that ever had something: what ran in each and below it, and what it used.
+
+    :param csv: print CSV.
+    :param json: print JSON.
+    """
+    from muster_cli.history.views import QUEUES
+
+    return _listed(QUEUES, _form(csv=csv, json=json), flags, common)
+
+
+@history_app.command(name="nodes")
+def nodes(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: Common = _COMMON) -> int:
+    """Lists the nodes: since when until when, and what ran on each.
+
+    :param csv: print CSV.
+    :param json: print JSON.
+    """
+    from muster_cli.history.views import NODES
+
+    return _listed(NODES, _form(csv=csv, json=json), flags, common)
+
+
+def _listed(statement: str, form: Form, flags: HistoryFlags, common: Common) -> int:
+    from muster_cli.history.output import note
+    from muster_cli.history.source import find
+    from muster_cli.history.sql import answer
+    from muster_cli.history.store import opened
+
+    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+        answer(history, statement, form, None)
+        note(history.freshness())
+    return 0
+
+
 def _form(*, csv: bool, json: bool) -> Form:
     if csv and json:
         raise UsageError("--csv and --json: expected one of them")

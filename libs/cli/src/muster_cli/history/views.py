@@ -65,52 +65,93 @@ _PARTS: dict[str, str] = {
         FROM events
         WHERE type = 'QUEUE' AND change_type = 'ADD' AND change_detail = 'QUEUE_APP'
     """,
-    "booked": f"""
-        WITH about AS (
-            SELECT rm, instance, id, time, timestamp_ns, type, change_type, change_detail, object_id AS application,
-                reference_id AS allocation_key, message, resource, if(change_type = 'ADD', 1, -1) AS step,
-                if(lead(type) OVER of_key = 'NODE', lead(object_id) OVER of_key, '') AS node,
-                -- Behind the two events of an end: the same allocation with another size, or on another node.
-                lead(change_type, 2) OVER of_key = 'ADD' AND lead(object_id, 2) OVER of_key = object_id
-                    AND lead(timestamp_ns, 2) OVER of_key = timestamp_ns AS goes_on
-            FROM events
-            WHERE (type = 'NODE' AND change_detail = 'NODE_ALLOC')
-                OR (type = 'APP' AND change_type = 'ADD' AND change_detail = 'APP_ALLOC')
-                OR (type = 'APP' AND change_type = 'REMOVE' AND change_detail IN ({_among(tuple(ENDED))}))
-            WINDOW of_key AS (PARTITION BY rm, instance, reference_id ORDER BY id)
-        ), counted AS (
-            SELECT *, sum(step) OVER alike AS balance, row_number() OVER (alike_each_way) AS number
-            FROM about
-            WHERE type = 'APP'
-            WINDOW alike AS (PARTITION BY rm, instance, application, allocation_key, node ORDER BY id),
-                alike_each_way AS (PARTITION BY rm, instance, application, allocation_key, node, step ORDER BY id)
-        )
-        -- Ends that came before their begins have none: the begins after them are counted on behind them.
-        SELECT *, number + if(step = 1, greatest(0, -min(balance) OVER alike), 0)::BIGINT AS pair
-        FROM counted
-        WINDOW alike AS (
-            PARTITION BY rm, instance, application, allocation_key, node ORDER BY id ROWS UNBOUNDED PRECEDING)
+    "linked": """
+        SELECT rm, instance, reference_id AS application, object_id AS user_group, id AS linked_id
+        FROM events
+        WHERE type = 'USERGROUP' AND change_detail = 'UG_APP_LINK' AND change_type <> 'REMOVE'
     """,
+    # The begins and ends, each with what follows it under its key: first its node's event, then the next of them.
+    "booked": f"""
+        SELECT rm, instance, id, time, timestamp_ns, type, change_type, change_detail, object_id AS application,
+            reference_id AS allocation_key, message, resource, change_type = 'ADD' AS begins,
+            if(lead(type) OVER of_key = 'NODE', lead(object_id) OVER of_key, '') AS node,
+            lead(struct_pack(
+                begins := change_type = 'ADD', application := object_id, id := id, time := time, ns := timestamp_ns,
+                detail := change_detail, message := message), 2) OVER of_key AS follows,
+            lead(struct_pack(type := type, node := object_id), 3) OVER of_key AS its_node,
+            lead(struct_pack(begins := change_type = 'ADD', application := object_id, ns := timestamp_ns), 4)
+                OVER of_key AS then_follows,
+            lead(type, 2) OVER of_key AS next_type, lag(type, 2) OVER of_key IS NULL AS is_first
+        FROM events
+        WHERE (type = 'NODE' AND change_detail = 'NODE_ALLOC')
+            OR (type = 'APP' AND change_type = 'ADD' AND change_detail = 'APP_ALLOC')
+            OR (type = 'APP' AND change_type = 'REMOVE' AND change_detail IN ({_among(tuple(ENDED))}))
+        WINDOW of_key AS (PARTITION BY rm, instance, reference_id ORDER BY id)
+    """,
+    # Each begin with its end. A key that names one allocation at a time needs a look at the next event only; others
+    # (asks with repeats share a key) are counted: the k-th end belongs to the k-th begin.
     "paired": f"""
-        SELECT rm, instance, application, allocation_key, node,
-            b.time AS begin_time, e.time AS end_time, (e.timestamp_ns - b.timestamp_ns) / 1e9 AS seconds,
-            CASE WHEN e.change_detail = 'ALLOC_REPLACED' AND e.goes_on AND NOT starts_with(e.message, '{_REPLACED_BY}')
-                THEN '{CHANGED}' ELSE CASE e.change_detail {_case(ENDED)} END END AS ended,
-            if(e.change_detail = 'ALLOC_REPLACED' AND starts_with(e.message, '{_REPLACED_BY}'),
-                substr(e.message, {len(_REPLACED_BY) + 1}), NULL) AS replaced_by,
-            coalesce(b.resource, e.resource) AS resource, coalesce(nullif(e.message, ''), b.message, '') AS message,
-            b.id AS begin_id, e.id AS end_id, coalesce(b.id, e.id) AS first_known_id
-        FROM (FROM parts.booked WHERE step = 1) AS b
-        FULL JOIN (FROM parts.booked WHERE step = -1) AS e
-            USING (rm, instance, application, allocation_key, node, pair)
+        WITH told AS MATERIALIZED (
+            SELECT *, node <> '' AND (next_type IS NULL OR (next_type = 'APP' AND CASE
+                WHEN begins THEN NOT follows.begins AND follows.application = application
+                    AND its_node.type = 'NODE' AND its_node.node = node
+                ELSE follows.begins END)) AS is_plain
+            FROM parts.booked WHERE type = 'APP'
+        ), shared AS (
+            SELECT DISTINCT rm, instance, allocation_key FROM told WHERE NOT is_plain
+        ), plain AS (
+            SELECT rm, instance, application, allocation_key, node, resource, message,
+                if(begins, id, NULL) AS begin_id, if(begins, time, NULL) AS begin_time,
+                if(begins, timestamp_ns, NULL) AS begin_ns,
+                if(begins, follows, struct_pack(
+                    begins := false, application := application, id := id, time := time, ns := timestamp_ns,
+                    detail := change_detail, message := message)) AS ended,
+                if(begins, then_follows, struct_pack(
+                    begins := follows.begins, application := follows.application, ns := follows.ns)) AS later
+            FROM told ANTI JOIN shared USING (rm, instance, allocation_key)
+            WHERE begins OR is_first
+        ), numbered AS (
+            SELECT t.*, row_number() OVER each_way AS number, sum(if(begins, 1, -1)) OVER alike AS balance
+            FROM told AS t SEMI JOIN shared USING (rm, instance, allocation_key)
+            WINDOW alike AS (PARTITION BY rm, instance, application, allocation_key, node ORDER BY id),
+                each_way AS (PARTITION BY rm, instance, application, allocation_key, node, begins ORDER BY id)
+        ), counted AS (
+            -- Ends that came before their begins have none: the begins after them are counted on behind them.
+            SELECT *, number + if(begins, greatest(0, -min(balance) OVER alike), 0)::BIGINT AS pair
+            FROM numbered
+            WINDOW alike AS (PARTITION BY rm, instance, application, allocation_key, node ORDER BY id)
+        ), matched AS (
+            SELECT rm, instance, application, allocation_key, node,
+                coalesce(any_value(resource) FILTER (begins), any_value(resource)) AS resource,
+                coalesce(any_value(message) FILTER (begins), '') AS message,
+                any_value(id) FILTER (begins) AS begin_id, any_value(time) FILTER (begins) AS begin_time,
+                any_value(timestamp_ns) FILTER (begins) AS begin_ns,
+                any_value(struct_pack(
+                    begins := false, application := application, id := id, time := time, ns := timestamp_ns,
+                    detail := change_detail, message := message)) FILTER (NOT begins) AS ended,
+                any_value(struct_pack(
+                    begins := follows.begins, application := follows.application, ns := follows.ns))
+                    FILTER (NOT begins) AS later
+            FROM counted GROUP BY rm, instance, application, allocation_key, node, pair
+        )
+        SELECT rm, instance, application, allocation_key, node, begin_time, ended.time AS end_time,
+            (ended.ns - begin_ns) / 1e9 AS seconds,
+            CASE WHEN ended.detail = 'ALLOC_REPLACED' AND NOT starts_with(ended.message, '{_REPLACED_BY}')
+                    AND later.begins AND later.application = application AND later.ns = ended.ns
+                THEN '{CHANGED}' ELSE CASE ended.detail {_case(ENDED)} END END AS ended,
+            if(ended.detail = 'ALLOC_REPLACED' AND starts_with(ended.message, '{_REPLACED_BY}'),
+                substr(ended.message, {len(_REPLACED_BY) + 1}), NULL) AS replaced_by,
+            resource, coalesce(nullif(ended.message, ''), message) AS message, begin_id, ended.id AS end_id,
+            coalesce(begin_id, ended.id) AS first_known_id
+        FROM (FROM plain UNION ALL FROM matched)
     """,
     "used": """
-        WITH steps AS (
+        WITH held AS MATERIALIZED (FROM allocations WHERE begin_id IS NOT NULL), steps AS (
             SELECT rm, instance, application, queue, begin_time AS time, begin_id AS id, resource, 1 AS step
-            FROM allocations WHERE begin_id IS NOT NULL
+            FROM held
             UNION ALL
             SELECT rm, instance, application, queue, end_time, end_id, resource, -1
-            FROM allocations WHERE begin_id IS NOT NULL AND end_id IS NOT NULL
+            FROM held WHERE end_id IS NOT NULL
         )
         SELECT rm, instance, application, queue, time, id, step, unnest(map_entries(resource)) AS entry
         FROM steps
@@ -122,14 +163,14 @@ VIEWS: dict[str, tuple[str, str]] = {
     "allocations": (
         "an allocation, from its begin to its end; two rows for one whose size or node the RM changed",
         """
-        WITH replacing AS (
+        WITH p AS MATERIALIZED (FROM parts.paired), replacing AS (
             SELECT rm, instance, application, replaced_by AS allocation_key, min(allocation_key) AS replaces
-            FROM parts.paired WHERE replaced_by IS NOT NULL GROUP BY ALL
+            FROM p WHERE replaced_by IS NOT NULL GROUP BY ALL
         )
         SELECT p.rm, p.instance, p.application, p.allocation_key, p.node, j.queue, p.begin_time, p.end_time,
             p.seconds, p.ended, p.replaced_by, r.replaces, p.resource, p.message,
             p.begin_id, p.end_id
-        FROM parts.paired AS p
+        FROM p
         ASOF LEFT JOIN parts.joined AS j
             ON p.rm = j.rm AND p.instance = j.instance AND p.application = j.application
                 AND p.first_known_id >= j.joined_id
@@ -149,6 +190,7 @@ VIEWS: dict[str, tuple[str, str]] = {
         ), lived AS (
             SELECT rm, instance, application, life, min(id) AS first_id, max(id) AS last_id,
                 min(time) FILTER (life > 0) AS submitted_time,
+                min(time) FILTER (change_detail = 'APP_ACCEPTED') AS accepted_time,
                 min(time) FILTER (change_detail = 'APP_RUNNING') AS started_time,
                 min(time) FILTER (change_detail IN ({_among(FINISHED)})) AS finished_time,
                 arg_max(change_detail, id) FILTER (change_detail IN ({_among(STATES)})) AS state,
@@ -182,15 +224,18 @@ VIEWS: dict[str, tuple[str, str]] = {
             LEFT JOIN counted USING (rm, instance, application, life)
             LEFT JOIN mapped USING (rm, instance, application, life)
         )
-        SELECT v.rm, v.instance, v.application, v.life, j.queue,
+        SELECT v.rm, v.instance, v.application, v.life, j.queue, l.user_group,
             CASE v.state WHEN 'APP_REJECT' THEN 'Rejected'
                 ELSE upper(v.state[5]) || lower(v.state[6:]) END AS state,
-            v.submitted_time, v.started_time, v.finished_time, v.asks, coalesce(v.allocations, 0) AS allocations,
+            v.submitted_time, v.accepted_time, v.started_time, v.finished_time, v.asks,
+            coalesce(v.allocations, 0) AS allocations,
             coalesce(v.running, 0) AS running, coalesce(v.preempted, 0) AS preempted, v.resource_seconds, v.message,
             v.first_id, v.last_id
         FROM complete AS v
         ASOF LEFT JOIN parts.joined AS j
             ON v.rm = j.rm AND v.instance = j.instance AND v.application = j.application AND v.last_id >= j.joined_id
+        ASOF LEFT JOIN parts.linked AS l
+            ON v.rm = l.rm AND v.instance = l.instance AND v.application = l.application AND v.last_id >= l.linked_id
         """,
     ),
     "queue_usage": (
@@ -242,6 +287,34 @@ VIEWS: dict[str, tuple[str, str]] = {
         """,
     ),
 }
+
+
+# What `muster history queues` and `muster history nodes` show.
+QUEUES = """
+    WITH held AS MATERIALIZED (FROM allocations), above AS (
+        SELECT *, unnest([array_to_string(parts[:depth], '.') FOR depth IN range(1, len(parts) + 1)]) AS above
+        FROM (SELECT *, split(queue, '.') AS parts FROM held WHERE queue IS NOT NULL)
+    ), counted AS (
+        SELECT rm, above AS queue, count(DISTINCT application) AS applications, count(*) AS allocations,
+            count(*) FILTER (end_id IS NULL) AS running, count(*) FILTER (ended = 'preempted') AS preempted
+        FROM above GROUP BY ALL
+    ), peaks AS (
+        SELECT rm, queue, resource_type, max(used) AS peak FROM queue_usage GROUP BY ALL
+    ), mapped AS (
+        SELECT rm, queue, map_from_entries(list({k: resource_type, v: peak} ORDER BY resource_type)) AS peak
+        FROM peaks GROUP BY ALL
+    )
+    FROM counted LEFT JOIN mapped USING (rm, queue) ORDER BY rm, queue
+"""
+NODES = """
+    SELECT rm, node, min(time) FILTER (what = 'added') AS added,
+        if(arg_max(what, id) FILTER (what IN ('added', 'removed')) = 'removed', max(time) FILTER (what = 'removed'),
+            NULL) AS removed,
+        arg_max(resource, id) FILTER (what IN ('added', 'capacity')) AS capacity,
+        count(*) FILTER (what = 'allocation begins') AS allocations, arg_max(allocations, id) AS running,
+        max(allocations) AS most_at_a_time
+    FROM node_timeline GROUP BY rm, node ORDER BY rm, node
+"""
 
 
 def statements() -> list[str]:

@@ -1,0 +1,105 @@
+"""The publisher and a store that speaks S3 over HTTP, which goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from contract.test_sinks import S3Bench
+from moto.server import ThreadedMotoServer
+from muster_bus.backends.memory import MemoryLog, MemoryStore
+from muster_bus.clock import SystemClock
+from muster_event_publisher.app import PublisherService
+from muster_event_publisher.history.parquet import ParquetForm
+from muster_event_publisher.settings import PublisherSettings
+from pyarrow.fs import S3FileSystem
+from unit.publisher.feeding import INSTANCE, Feeder
+from unit.publisher.running import TOPICS, eventually
+
+FAST = {"retry_min_s": 0.05, "retry_max_s": 0.1, "stop_timeout_s": 20}
+
+
+class Store:
+    """It keeps its objects while it is away."""
+
+    def __init__(self) -> None:
+        self._server: ThreadedMotoServer | None = None
+        self.port = 0
+
+    def open(self) -> None:
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port, verbose=False)
+        self._server.start()
+        _, self.port = self._server.get_host_and_port()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store = Store()
+    store.open()
+    files = S3FileSystem(endpoint_override=f"127.0.0.1:{store.port}", scheme="http", allow_bucket_creation=True)
+    files.create_dir("outages")
+    yield store
+    store.close()
+
+
+async def test_away_and_back(store: Store, tmp_path: Path) -> None:
+    location = f"s3://outages/{uuid4().hex}?endpoint=http://127.0.0.1:{store.port}&region=us-east-1"
+    sinks: dict[str, dict[str, Any]] = {
+        "bucket": {"kind": "parquet", "location": location, "roll_records": 50, "roll_s": 0.05},
+        "parquet": {"location": str(tmp_path), "roll_records": 50, "roll_s": 0.05},
+    }
+    log = MemoryLog(TOPICS.specs(), SystemClock(), store=MemoryStore())
+    await log.start()
+    settings = PublisherSettings.model_validate({"http_address": "", "sinks": sinks, **FAST})
+    service = PublisherService(settings, log, TOPICS, SystemClock())
+    feeder = Feeder(log, TOPICS)
+    bench = S3Bench(location, ParquetForm())
+
+    def local() -> int:
+        return sum(int(path.name[21:41]) - int(path.name[:20]) for path in tmp_path.rglob("*.parquet"))
+
+    transport = httpx.ASGITransport(service.asgi)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://publisher") as http:
+        await service.start()
+        await feeder.events("rm", range(100))
+        await eventually(lambda: bench.files() != [])
+        for turn in range(1, 4):
+            # 1. away: health names it, REST and the other store go on
+            await asyncio.to_thread(store.close)
+            await feeder.events("rm", range(turn * 200 - 100, turn * 200))
+            await eventually(lambda: local() == turn * 200)  # noqa: B023
+            for _ in range(200):
+                if problems := await service.problems():
+                    break
+                await asyncio.sleep(0.05)
+            assert [problem.partition(": s3://")[0] for problem in problems] == ["bucket"]
+            health = await http.get("/health")
+            assert "bucket: s3://outages/" in health.text
+            assert "a-secret" not in health.text
+            answer = (await http.get(f"/ws/v1/events/batch?start={turn * 200 - 1}")).json()
+            assert [one["objectID"] for one in answer["EventRecords"]] == [f"app-{turn * 200 - 1}"]
+            # 2. back: it has everything, once
+            await asyncio.to_thread(store.open)
+            await feeder.events("rm", range(turn * 200, turn * 200 + 100))
+            expected = [(INSTANCE, n) for n in range(turn * 200 + 100)]
+            for _ in range(400):
+                if len(found := await bench.ids()) >= len(expected):
+                    break
+                await asyncio.sleep(0.05)
+            assert found == expected
+        assert await service.healthy()
+        await service.stop()
+    await log.close()

@@ -1,6 +1,6 @@
 """Measures what the publisher keeps in memory and how fast it gives it out, beside the figures of seed 002.
 
-.venv/bin/python -m tests.perf.events_bench [--records 9000000] [--only ring|streams] [--seconds 20] [--json FILE]
+.venv/bin/python -m tests.perf.events_bench [--records 9000000] [--only ring|streams] [--seconds 30] [--json FILE]
 
 Standard output carries one JSON line, standard error a table. Two parts:
 
@@ -20,6 +20,8 @@ streams
 
     * ``latency_p50_ms``, ``latency_p99_ms``: from the decision (the event's time stamp) to the line in a client, over
       all lines of the 90 others. Scheduler, publisher, the driver and all clients share the machine's cores.
+    * ``allocation_p50_ms``, ``allocation_p99_ms``: from ask to allocation meanwhile; ``server_cpu_percent``: what the
+      whole of Muster took, of one core.
     * ``in_order``: the others got the same lines, and the same as a batch has.
     * ``told_why``: stalled clients whose last line says why they were dropped; ``resumed``: clients that went on with
       the id that it names and had every event then.
@@ -58,6 +60,7 @@ from muster_event_publisher.ring import EventRing, Rings  # noqa: E402
 from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_event_publisher.source import EventSource  # noqa: E402
 from muster_event_publisher.streams import EventStreams, StreamLimits  # noqa: E402
+from perf.bench import cpu_seconds  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.events_mix import Mix, events  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -316,14 +319,22 @@ async def measure_streams(seconds: float) -> dict[str, Any]:
                 assert clients.stdout is not None
                 assert clients.stdin is not None
                 assert await clients.stdout.readline() == b"open\n"
-                await driver.ask_on_a_clock(rm, "k", ASKS_PER_S, seconds)
+                cpu_before = cpu_seconds(deployment)["up"]
+                asked = await driver.ask_on_a_clock(rm, "k", ASKS_PER_S, seconds)
+                cpu_s = cpu_seconds(deployment)["up"] - cpu_before
                 answer, _ = await clients.communicate(b"end\n")
         except BaseException:
             console.print(deployment.logs(), markup=False, highlight=False)
             raise
         finally:
             await deployment.stop()
-    return {"asks_per_s": ASKS_PER_S, **json.loads(answer)}
+    return {
+        "asks_per_s": ASKS_PER_S,
+        **json.loads(answer),
+        "allocation_p50_ms": asked["latency_p50_ms"],
+        "allocation_p99_ms": asked["latency_p99_ms"],
+        "server_cpu_percent": round(100 * cpu_s / seconds, 1),
+    }
 
 
 # ---- both ----------------------------------------------------------------------------------------------------------
@@ -347,7 +358,9 @@ def show(found: dict[str, Any]) -> None:
         console.print(
             f"{found['clients']} streams, {found['stalled']} of them stalled: from decision to client "
             f"{found['latency_p50_ms']} ms (p50), {found['latency_p99_ms']} ms (p99); in order: {found['in_order']}; "
-            f"told why: {found['told_why']}, resumed: {found['resumed']}"
+            f"told why: {found['told_why']}, resumed: {found['resumed']}; meanwhile from ask to allocation "
+            f"{found['allocation_p50_ms']} ms (p50), {found['allocation_p99_ms']} ms (p99), "
+            f"{found['server_cpu_percent']} % of a core"
         )
 
 
@@ -364,7 +377,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=RECORDS, help="events in the ring")
     parser.add_argument("--replaced-s", type=float, default=Mix().replaced_s, help="mean wait of a placeholder")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long the streams are measured")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the streams are measured")
     parser.add_argument("--only", choices=("ring", "streams"))
     parser.add_argument("--json", type=Path, help="writes the JSON line to this file too")
     parser.add_argument("--ring", action="store_true", help=argparse.SUPPRESS)

@@ -28,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 # Events per chunk sent: some 60 KB, about a millisecond to render.
 _CHUNK = 256
+# A stream that has caught up rests so long for each stream that is open, before it sends again: what a hundred clients
+# cost does not grow with the rate of decisions, because more events go into one chunk instead.
+_REST_S, _REST_MAX_S = 0.0002, 0.05
 # How often lag and stall of all streams are looked at.
 _LOOK_S = 1.0
 # A dropped client has so long to take the line that says why.
@@ -180,6 +183,8 @@ class EventStream:
             # 3. what the ring has
             elif self.cursor < ring.next_id:
                 await self._send_ring(send, ring, lines)
+                if self.cursor == ring.next_id and not self._streams.stopping:
+                    await asyncio.sleep(min(len(self._streams) * _REST_S, _REST_MAX_S))
             # 4. nothing left: wait for more
             else:
                 self._allowed_lag = self._limits.lag_records

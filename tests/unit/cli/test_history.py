@@ -1,0 +1,310 @@
+"""`muster history` on events that are made up: what a real run does not show in a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from moto.server import ThreadedMotoServer
+from muster_cli.history.bars import Axis
+from muster_cli.history.output import shown_quantity, shown_seconds
+from muster_cli.history.tail import schema
+from muster_cli.main import run
+from muster_event_publisher.history.places import place_of
+from pyarrow import Table
+from pyarrow import parquet as pq
+from pyarrow.fs import S3FileSystem
+
+INSTANCE = "one"
+S = 1_000_000_000
+Event = tuple[str, str, str, str, str, dict[str, int]]
+CORE = {"vcore": 1_000}
+
+
+class Told:
+    """Events in order, a second apart unless told otherwise."""
+
+    def __init__(self, rm: str = "rm", instance: str = INSTANCE, first_id: int = 0) -> None:
+        self.rm, self.instance, self.first_id = rm, instance, first_id
+        self.rows: list[dict[str, Any]] = []
+        self.now_ns = 1_000 * S
+
+    def say(
+        self,
+        what: str,
+        object_id: str,
+        reference_id: str = "",
+        resource: dict[str, int] | None = None,
+        message: str = "",
+        *,
+        after_s: float = 1.0,
+    ) -> None:
+        """``what``: type, change and detail."""
+        kind, change, detail = what.split()
+        self.now_ns += round(after_s * S)
+        self.rows.append(
+            {
+                "rm": self.rm, "instance": self.instance, "id": self.first_id + len(self.rows),
+                "timestamp_ns": self.now_ns, "type": kind, "type_number": 0, "change_type": change,
+                "change_type_number": 0, "change_detail": detail, "change_detail_number": 0, "object_id": object_id,
+                "reference_id": reference_id, "message": message, "resource": list((resource or {}).items()),
+            }
+        )  # fmt: skip
+
+    def submit(self, app: str, queue: str = "root.a") -> None:
+        self.say("APP ADD DETAILS_NONE", app)
+        self.say("APP SET APP_NEW", app, after_s=0)
+        self.say("QUEUE ADD QUEUE_APP", queue, app, after_s=0)
+
+    def begin(self, app: str, key: str, node: str, resource: dict[str, int] = CORE, *, after_s: float = 1.0) -> None:
+        self.say("APP ADD APP_ALLOC", app, key, resource, after_s=after_s)
+        self.say("NODE ADD NODE_ALLOC", node, key, resource, after_s=0)
+
+    def end(
+        self, app: str, key: str, node: str, detail: str = "ALLOC_CANCEL", message: str = "",
+        resource: dict[str, int] = CORE,
+    ) -> None:  # fmt: skip
+        self.say(f"APP REMOVE {detail}", app, key, resource, message)
+        self.say("NODE REMOVE NODE_ALLOC", node, key, resource, after_s=0)
+
+
+def write(folder: Path, rows: Sequence[dict[str, Any]], start: int, end: int, generation: int = 1) -> Path:
+    """A file as the publisher writes it, of the events at these positions."""
+    file = folder / f"{generation:06}" / "p0" / f"{start:020}-{end:020}.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(Table.from_pylist(list(rows), schema=schema()), file)
+    return file
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Rows of an answer, from the history in ``tmp_path`` (or of ``place``)."""
+
+    def asked(sql: str, place: str = "", *more: str) -> Any:
+        capsys.readouterr()
+        code = run(["history", sql, "--json", "--history", place or str(tmp_path), *more])
+        said = capsys.readouterr()
+        assert code == 0, said.err
+        return json.loads(said.out)
+
+    return asked
+
+
+ALLOCATIONS = "select allocation_key as key, node, seconds, ended, begin_id, end_id from allocations order by all"
+
+
+def test_each_way_of_ending_and_what_runs(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    told = Told()
+    told.submit("app")
+    details = ("ALLOC_CANCEL", "ALLOC_PREEMPT", "ALLOC_TIMEOUT", "ALLOC_REPLACED", "ALLOC_NODEREMOVED")
+    for detail in details:
+        told.begin("app", detail, "n1")
+        told.end("app", detail, "n1", detail)
+    told.begin("app", "runs", "n1")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    found = {row["key"]: (row["ended"], row["seconds"]) for row in ask(ALLOCATIONS)}
+    words = ("released", "preempted", "timed out", "replaced", "node removed")
+    assert found == {**{detail: (word, 1.0) for detail, word in zip(details, words, strict=True)}, "runs": (None, None)}
+    (app,) = ask("select running, preempted, resource_seconds from applications")
+    assert app == {"running": 1, "preempted": 1, "resource_seconds": {"vcore": 5_000.0}}
+
+
+def test_asks_with_repeats_share_a_key(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    told = Told()
+    told.submit("app")
+    for node in ("n1", "n1", "n2"):
+        told.begin("app", "k", node)
+    told.end("app", "k", "n2")
+    told.end("app", "k", "n1")
+    told.begin("app", "k", "n2")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    found = [(row["node"], row["seconds"], row["ended"]) for row in ask(ALLOCATIONS)]
+    assert sorted(found, key=str) == sorted(
+        [("n1", 4.0, "released"), ("n1", None, None), ("n2", 1.0, "released"), ("n2", None, None)], key=str
+    )
+    (used,) = ask("select arg_max(used, id) as used from queue_usage where queue = 'root'")
+    assert used == {"used": 2_000}
+
+
+def test_two_applications_may_use_one_key_at_a_time(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    told = Told()
+    for app in ("a", "b"):
+        told.submit(app)
+        told.begin(app, "k", f"node-of-{app}")
+    told.end("a", "k", "node-of-a")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    rows = ask("select application as app, node, ended, seconds from allocations order by all")
+    assert rows == [
+        {"app": "a", "node": "node-of-a", "ended": "released", "seconds": 3.0},
+        {"app": "b", "node": "node-of-b", "ended": None, "seconds": None},
+    ]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_end_whose_begin_is_older_than_the_history(tmp_path: Path, ask: Callable[..., Any], again: bool) -> None:
+    told = Told(first_id=500)
+    told.end("app", "k", "n1")
+    if again:
+        told.begin("app", "k", "n1")
+        told.end("app", "k", "n1")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    found = ask(ALLOCATIONS)
+    assert [(row["begin_id"], row["end_id"], row["seconds"]) for row in found] == [
+        *([(502, 504, 1.0)] if again else []),
+        (None, 500, None),
+    ]
+    assert ask("select life, submitted_time, queue from applications") == [
+        {"life": 0, "submitted_time": None, "queue": None}
+    ]
+
+
+def test_a_change_of_size_is_two_rows_that_add_up(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    told = Told()
+    told.submit("app")
+    told.begin("app", "k", "n1")
+    told.end("app", "k", "n1", "ALLOC_REPLACED")
+    told.begin("app", "k", "n1", {"vcore": 3_000}, after_s=0)
+    told.end("app", "k", "n1", resource={"vcore": 3_000})
+    write(tmp_path, told.rows, 0, len(told.rows))
+    rows = ask("select ended, seconds, resource from allocations order by begin_id")
+    assert rows == [
+        {"ended": "changed", "seconds": 1.0, "resource": {"vcore": 1_000}},
+        {"ended": "released", "seconds": 1.0, "resource": {"vcore": 3_000}},
+    ]
+    (app,) = ask("select allocations, resource_seconds from applications")
+    assert app == {"allocations": 1, "resource_seconds": {"vcore": 4_000.0}}
+    assert ask("select used from queue_usage where queue = 'root.a' order by id") == [
+        {"used": used} for used in (1_000, 0, 3_000, 0)
+    ]
+
+
+def test_a_placeholder_and_who_took_its_place(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    told = Told()
+    told.submit("gang")
+    told.begin("gang", "room", "n1")
+    told.end("gang", "room", "n1", "ALLOC_REPLACED", "replaced by worker")
+    told.begin("gang", "worker", "n1", after_s=0)
+    write(tmp_path, told.rows, 0, len(told.rows))
+    rows = ask("select allocation_key as key, ended, replaced_by, replaces from allocations order by begin_id")
+    assert rows == [
+        {"key": "room", "ended": "replaced", "replaced_by": "worker", "replaces": None},
+        {"key": "worker", "ended": None, "replaced_by": None, "replaces": "room"},
+    ]
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def many(count: int) -> list[dict[str, Any]]:
+    told = Told()
+    for number in range(count):
+        told.say("NODE ADD DETAILS_NONE", f"n{number}")
+    return told.rows
+
+
+IDS = "select count(*) as n, count(distinct id) as ids, max(id) as last from events"
+
+
+@pytest.mark.parametrize("spans", [[(0, 10), (10, 30)], [(0, 10), (0, 30)], [(0, 20), (10, 30)], [(0, 30), (10, 20)]])
+def test_an_event_in_two_files_counts_once(
+    tmp_path: Path, ask: Callable[..., Any], spans: list[tuple[int, int]]
+) -> None:
+    rows = many(30)
+    for start, end in spans:
+        write(tmp_path, rows[start:end], start, end)
+    assert ask(IDS) == [{"n": 30, "ids": 30, "last": 29}]
+
+
+def test_files_of_the_first_layout_and_of_this_one(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    rows = many(30)
+    for name, part in {"rm~one~p0~x.parquet": rows[:20], "000000/p0/rm~one~p0~y.parquet": rows[:10]}.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(Table.from_pylist(part, schema=schema()), file)
+    write(tmp_path, rows[10:], 10, 30)
+    (tmp_path / "notes.txt").write_text("not mine")
+    assert ask(IDS) == [{"n": 30, "ids": 30, "last": 29}]
+
+
+def test_a_gap_is_said_aloud(tmp_path: Path, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = many(30)
+    write(tmp_path, rows[:10], 0, 10)
+    write(tmp_path, rows[12:], 12, 30)
+    assert run(["history", "select 1", "--history", str(tmp_path)]) == 0
+    assert "2 events of rm between 0 and 29 are missing (instance one)" in capsys.readouterr().err
+
+
+def test_only_one_rm_is_looked_at(tmp_path: Path, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = Told("one"), Told("other")
+    for told in (one, other):
+        told.submit("app")
+    write(tmp_path, one.rows + other.rows, 0, 6)
+    assert ask("select distinct rm from events", "", "--rm", "other") == [{"rm": "other"}]
+    assert run(["history", "app", "app", "--history", str(tmp_path)]) == 2
+    assert "--rm: app is an application of 2 RMs, expected one of one, other" in capsys.readouterr().err
+    assert run(["history", "usage", "--queue", "root.a", "--history", str(tmp_path)]) == 2
+    assert "--rm: the history is of 2 RMs" in capsys.readouterr().err
+    assert run(["history", "app", "app", "--history", str(tmp_path), "--rm", "one"]) == 0
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """A store that speaks S3, on loopback, with one bucket."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "any")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        store = S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", allow_bucket_creation=True)
+        store.create_dir("bucket")
+        yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_a_history_in_s3(tmp_path: Path, s3: str, ask: Callable[..., Any]) -> None:
+    location = f"s3://bucket/history?{urlencode({'endpoint': s3, 'region': 'us-east-1'})}"
+    told = Told()
+    told.submit("app")
+    told.begin("app", "k", "n1")
+    told.end("app", "k", "n1")
+    file = write(tmp_path, told.rows, 0, len(told.rows))
+    place_of(location).put(str(file.relative_to(tmp_path)), [file.read_bytes()])
+    assert ask(ALLOCATIONS, location) == [
+        {"key": "k", "node": "n1", "seconds": 1.0, "ended": "released", "begin_id": 3, "end_id": 5}
+    ]
+    assert ask("select resource['vcore'] as vcore from events where id = 3", location) == [{"vcore": 1_000}]
+
+
+# ---- words and bars --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (0.0004, "0 s"), (0.25, "250 ms"), (1, "1.0 s"), (59.94, "59.9 s"), (60, "1 min"),
+        (61, "1 min 1 s"), (3_600, "1 h"), (3_661, "1 h 1 min"), (86_400, "1 d"), (90_000, "1 d 1 h"),
+    ],
+)  # fmt: skip
+def test_durations_have_two_units_at_most(seconds: float, words: str) -> None:
+    assert shown_seconds(seconds) == words
+
+
+def test_quantities_are_in_the_units_of_their_type() -> None:
+    assert shown_quantity("vcore", 1_500) == "1.5"
+    assert shown_quantity("memory", 2**34) == "16Gi"
+
+
+def test_bars_never_show_something_as_nothing() -> None:
+    axis = Axis(0, 100 * S, 10, plain=True)
+    assert axis.bar(0, 100 * S, "").plain == "##########"
+    assert axis.bar(50 * S, 50 * S, "").plain == "     #"
+    assert axis.bar(50 * S, None, "", since_ns=20 * S).plain == "  ...####>"
+    assert axis.bar(0, 30 * S, "", cut=True).plain == "<###"
+    assert axis.running([(0, 40 * S), (30 * S, None)]) == [1, 1, 1, 2, 2, 1, 1, 1, 1, 1]
+    assert axis.heights([0, 1, 1000], "").plain == " .#"

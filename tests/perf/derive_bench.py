@@ -1,0 +1,195 @@
+"""How many events a second are derived from: by the pure code, in transactions of the embedded log, by Faust on Kafka.
+
+.venv/bin/python -m tests.perf.derive_bench [--records 100000] [--only pure,embedded,faust] [--json FILE]
+
+The mix is that of allocations which come and go: for each, an event of the application, of its user and of its node at
+either end; 1,000 applications in 10 queues, ten allocations a second. Usage, fan-out, and both. Faust and the broker
+share the machine (Kafka is found as tests/servers.py finds it). One JSON line on standard output, the table on standard
+error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import httpx  # noqa: E402
+import servers  # noqa: E402
+from muster_bus.clock import SystemClock  # noqa: E402
+from muster_bus.log import Log, Record  # noqa: E402
+from muster_bus.settings import LogSettings, make_log  # noqa: E402
+from muster_bus.topics import Topics  # noqa: E402
+from muster_client.local import LocalProcess, free_ports, muster_command  # noqa: E402
+from muster_event_publisher.derive.batches import PartitionDeriver  # noqa: E402
+from muster_event_publisher.derive.plain import PlainDerive  # noqa: E402
+from muster_event_publisher.derive.settings import DeriveSettings  # noqa: E402
+from muster_proto.si.v1.si_pb2 import EventRecord as E  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from unit.publisher.feeding import START_NS, Feeder, headers  # noqa: E402
+from unit.publisher.using import usage_event  # noqa: E402
+
+console = Console(stderr=True)
+
+APPLICATIONS, QUEUES, USERS, NODES, HELD = 1_000, 10, 50, 500, 5_000
+WAYS = {"usage": (True, False), "fan-out": (False, True), "both": (True, True)}  # (usage, fan-out)
+AMOUNTS = {"vcore": 1_000, "memory": 4 << 30}
+
+
+def events() -> Iterator[bytes]:
+    """For ever: first the applications, then allocations, each of which ends when HELD later ones have come."""
+    at_ns = START_NS
+    for app in range(APPLICATIONS):
+        yield usage_event(E.QUEUE, E.ADD, E.QUEUE_APP, f"root.q{app % QUEUES}", f"app-{app}", at_ns)
+    number = 0
+    while True:
+        at_ns += 100_000_000
+        ends = [(number - HELD, E.REMOVE, E.ALLOC_CANCEL)] if number >= HELD else []
+        for key, change, detail in [*ends, (number, E.ADD, E.APP_ALLOC)]:
+            app, node, user = key % APPLICATIONS, key % NODES, key % USERS
+            name, path = f"app-{app}", f"root.q{app % QUEUES}"
+            yield usage_event(E.APP, change, detail, name, f"pod-{key}", at_ns, AMOUNTS)
+            yield usage_event(E.USERGROUP, change, E.UG_USER_RESOURCE, f"user-{user}", path, at_ns, AMOUNTS)
+            yield usage_event(E.NODE, change, E.NODE_ALLOC, f"node-{node}", f"pod-{key}", at_ns, AMOUNTS)
+        number += 1
+
+
+def some(count: int) -> list[Record]:
+    source = events()
+    return [Record("si.events.v1", 0, n, 0, b"rm", next(source), headers("rm", n)) for n in range(count)]
+
+
+def pure(records: list[Record], usage: bool, fan_out: bool) -> float:
+    topics, batch = Topics(partitions=1, derived=True), DeriveSettings().batch_records_max
+    deriver = PartitionDeriver(topics, 0, window_s=60, refresh_windows=60, fan_out=fan_out, usage=usage)
+    began = time.perf_counter()
+    for start in range(0, len(records), batch):
+        deriver.take(records[start : start + batch])
+        deriver.flush()
+    return time.perf_counter() - began
+
+
+async def feed(log: Log, topics: Topics, records: list[Record]) -> None:
+    feeder = Feeder(log, topics)
+    for start in range(0, len(records), 1_000):
+        part = records[start : start + 1_000]
+        await feeder.write("rm", [(record.value or b"", record.headers) for record in part])
+
+
+async def embedded(records: list[Record], usage: bool, fan_out: bool) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        settings = LogSettings(backend="sqlite", sqlite_path=Path(directory, "log.db"), partitions=1)
+        log, topics = make_log(settings, SystemClock()), settings.topics()
+        await log.start()
+        await feed(log, topics, records)
+        wanted = DeriveSettings(usage=usage, fan_out=fan_out, processor_share=1.0)
+        derive = PlainDerive(wanted, log, topics, SystemClock())
+        began = time.perf_counter()
+        await derive.start()
+        await caught_up(log, topics, len(records), usage)
+        took_s = time.perf_counter() - began
+        await derive.stop()
+        await log.close()
+        return took_s
+
+
+async def faust(records: list[Record], usage: bool, fan_out: bool, bootstrap: str) -> float:
+    prefix = f"b{uuid4().hex}."
+    settings = LogSettings(backend="kafka", kafka_bootstrap_servers=bootstrap, topic_prefix=prefix, partitions=1)
+    log, topics = make_log(settings, SystemClock()), settings.topics()
+    await log.start()
+    await feed(log, topics, records)
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory() as directory:
+        process = LocalProcess(
+            muster_command("derive", "--http-address", f"127.0.0.1:{port}"),
+            Path(directory, "derive.log"),
+            {
+                "MUSTER_LOG__KAFKA_BOOTSTRAP_SERVERS": bootstrap,
+                "MUSTER_LOG__TOPIC_PREFIX": prefix,
+                "MUSTER_LOG__PARTITIONS": "1",
+                "MUSTER_DERIVE__USAGE": str(usage).lower(),
+                "MUSTER_DERIVE__FAN_OUT": str(fan_out).lower(),
+            },
+        )
+        process.start()
+        try:
+            async with httpx.AsyncClient() as http:
+                while True:
+                    if not process.running:
+                        raise RuntimeError(process.log_tail())
+                    try:
+                        if (await http.get(f"http://127.0.0.1:{port}/health", timeout=2)).status_code == 200:
+                            break
+                    except httpx.HTTPError:
+                        pass
+                    await asyncio.sleep(0.02)
+            began = time.perf_counter()
+            await caught_up(log, topics, len(records), usage)
+            return time.perf_counter() - began
+        finally:
+            process.kill()
+            await log.close()
+
+
+async def caught_up(log: Log, topics: Topics, count: int, usage: bool) -> None:
+    """Until the last event has arrived: in the mark of usage, or in the topic that the last one goes to."""
+    last = b"%d" % (count - 1)
+    names = [topics.usage] if usage else [topics.events_of(kind) for kind in ("app", "node", "usergroup")]
+    readers = [await log.reader(name, 0) for name in names]
+    while True:
+        for reader in readers:
+            for record in await reader.read(10_000, 0.01):
+                if dict(record.headers)["id"] == last:
+                    for one in readers:
+                        await one.close()
+                    return
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--only", default="pure,embedded,faust")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    records = some(given.records)
+    figures: dict[str, Any] = {"records": given.records}
+    table = Table("", *WAYS, title=f"events derived from, per second ({given.records:,} events)")
+    for place in given.only.split(","):
+        row = []
+        for way, (usage, fan_out) in WAYS.items():
+            console.print(f"{place}: {way} …")
+            if place == "pure":
+                took_s = await asyncio.to_thread(pure, records, usage, fan_out)
+            elif place == "embedded":
+                took_s = await embedded(records, usage, fan_out)
+            else:
+                with tempfile.TemporaryDirectory() as directory:
+                    try:
+                        bootstrap = servers.find("kafka", Path(directory)).address
+                        took_s = await faust(records, usage, fan_out, bootstrap)
+                    finally:
+                        servers.stop_all(Path(directory))
+            figures[f"{place}_{way.replace('-', '_')}_per_s"] = round(given.records / took_s)
+            row.append(f"{given.records / took_s:,.0f}")
+        table.add_row(place, *row)
+    console.print(table)
+    line = json.dumps(figures)
+    print(line)
+    if given.json is not None:
+        given.json.write_text(line + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -432,3 +432,29 @@ async def test_what_one_stream_was_sent_is_not_taken_for_more_than_it_is_by_the_
     for client in clients:
         client.left.set()
     await asyncio.gather(*tasks)
+
+
+async def test_a_dropped_client_has_as_long_for_the_reason_as_it_may_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster_event_publisher.streams._LAST_LINE_S", 0.01)
+    clock, rings = ManualClock(), Rings(100)
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(0)])
+    for stall_s, told in ((3600.0, True), (0.05, False)):
+        streams = EventStreams(StreamLimits(10, 10, 5, stall_s, 0), clock)
+        client = Collector(stalled=True)
+        stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
+        task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+        await asyncio.sleep(0)
+        ring.extend(ring.next_id, [event(n) for n in range(ring.next_id, ring.next_id + 20)])
+        await asyncio.sleep(0.01)
+        stream.check()
+        stream.check()
+        if not told:
+            await task  # it gave up
+            assert (client.body, len(streams)) == (b"", 0)
+            continue
+        await asyncio.sleep(0.1)  # far longer than the least
+        assert len(streams) == 1
+        client.reads.set()
+        await task
+        assert b"go on with ?start=0" in client.body

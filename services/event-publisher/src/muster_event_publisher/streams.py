@@ -33,7 +33,7 @@ _CHUNK = 256
 _REST_S, _REST_MAX_S = 0.0002, 0.05
 # How often lag and stall of all streams are looked at.
 _LOOK_S = 1.0
-# A dropped client has so long to take the line that says why.
+# A client whose stream ends has at least so long to take the line that says why.
 _LAST_LINE_S = 5.0
 
 
@@ -225,8 +225,13 @@ class EventStream:
 
     async def _last_line(self, send: Send) -> None:
         body = error_body(503, f"{self._end}; go on with ?start={self.cursor}")
+        wait_s = _LAST_LINE_S
+        if self._sending_since is not None and not self._streams.stopping:
+            # One that reads nothing now is told when it reads again, within the time that it may stall altogether.
+            stalled_s = self._streams.clock.monotonic() - self._sending_since
+            wait_s = max(wait_s, self._limits.stall_s - stalled_s)
         try:
-            async with asyncio.timeout(_LAST_LINE_S):
+            async with asyncio.timeout(wait_s):
                 await send({"type": "http.response.body", "body": body, "more_body": False})
         except TimeoutError:
             log.info("a dropped client did not take its last line", host=self.host)

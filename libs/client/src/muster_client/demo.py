@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 
@@ -77,7 +76,10 @@ def show_history(data_dir: Path, console: Console) -> None:
     if not files:
         console.print(f"[bold red]wrong:[/] there is no history under {data_dir}", highlight=False)
         return
-    pattern = files[0].parent / "*.parquet"
-    console.print(f"[bold]history:[/] {pattern} ({len(files)} files)", highlight=False, soft_wrap=True)
-    program = f"import duckdb; print(duckdb.sql('from \\'{pattern}\\' limit 20'))"
-    console.print("[bold]read it:[/]", f'{sys.executable} -c "{program}"', highlight=False, soft_wrap=True)
+    console.print(f"[bold]history:[/] {data_dir} ({len(files)} Parquet files)", highlight=False, soft_wrap=True)
+    for words, arguments in {
+        "ask it": '"select * from applications"',
+        "usage": "usage --queue root --plot usage.png",
+    }.items():
+        command = f"muster history {arguments} --data-dir {data_dir}"
+        console.print(f"[bold]{words}:[/] {command}", highlight=False, soft_wrap=True)

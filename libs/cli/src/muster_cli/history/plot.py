@@ -14,6 +14,7 @@ from muster_cli.history.usage_show import title
 SUFFIXES = (".png", ".svg", ".pdf")
 _PARTS_MAX = 8
 _PANELS_MAX = 6
+_POINTS_MAX = 600
 _WIDTH_IN, _PANEL_IN, _BESIDE_IN = 11.0, 2.3, 1.1
 # Okabe and Ito's colours, which nobody's eyes confuse, with two more at the end.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C6BB1", "#999999")
@@ -83,7 +84,7 @@ def _panel(panel: Any, usage: Usage, resource_type: str, names: list[str], handl
     total = usage.total(resource_type)
     top = max(int(total.values.max(initial=0)), *(int(each.values.max(initial=0)) for each in limits.values()), 1)
     scale, unit = _unit(resource_type, top)
-    edges = _edges(usage, [*parts.values(), *limits.values()])
+    edges = _edges(usage, [*parts.values(), *limits.values()], total)
     seconds = _x(usage, edges)
     below = np.zeros(len(edges))
     shown = names if len(names) <= _PARTS_MAX + 1 else names[:_PARTS_MAX]
@@ -116,10 +117,20 @@ def _panel(panel: Any, usage: Usage, resource_type: str, names: list[str], handl
         panel.spines[side].set_visible(False)
 
 
-def _edges(usage: Usage, series: list[Series]) -> Any:
-    """All times at which something changes, within the picture, and its ends."""
-    times = np.unique(np.concatenate([np.array([usage.begin_ns, usage.end_ns]), *(each.at_ns for each in series)]))
-    return times[(times >= usage.begin_ns) & (times <= usage.end_ns)]
+def _edges(usage: Usage, series: list[Series], total: Series) -> Any:
+    """The times at which something changes, within the picture, and its ends.
+
+    Where there are more than can be told apart, of each short time the one at which there is most: peaks stay.
+    """
+    ends = np.array([usage.begin_ns, usage.end_ns])
+    times = np.unique(np.concatenate([ends, *(each.at_ns for each in series)]))
+    times = times[(times >= usage.begin_ns) & (times <= usage.end_ns)]
+    if len(times) <= _POINTS_MAX:
+        return times
+    bins = (times - usage.begin_ns) * _POINTS_MAX // (usage.end_ns - usage.begin_ns + 1)
+    order = np.lexsort((-total.at(times), bins))  # the most of each bin first
+    first = np.unique(bins[order], return_index=True)[1]
+    return np.unique(np.concatenate([ends, times[order[first]]]))
 
 
 _SHORT_S = 300

@@ -112,7 +112,16 @@ class CallbackStream(RmStream):
             timeout_s = parts.settings.registration_timeout_s
             wanted = Wanted(wishes.events_after, wishes.request_events_after, wishes.request_events_only)
             interval_s = parts.settings.request_push_interval_s
-            self._events = EventFeed(parts.bus, parts.topics, self.rm_id, wanted, self._wake.set, timeout_s, interval_s)
+            self._events = EventFeed(
+                parts.bus,
+                parts.topics,
+                parts.event_tails[self._partition],
+                self.rm_id,
+                wanted,
+                self._wake.set,
+                timeout_s,
+                interval_s,
+            )
             await self._events.start()
         # 2. the scheduler
         await self._note(wishes)

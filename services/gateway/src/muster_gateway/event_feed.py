@@ -1,12 +1,15 @@
-"""The events of one RM, for its callback stream: a reader of its own on the RM's partition of si.events.
+"""The events of one RM, for its callback stream, out of the RM's partition of si.events.
+
+reading
+    With a reader of its own until it has caught up, then together with all others that have (event_tail.py).
 
 place
     From the end of the log on, or behind the event with a given id, which is found by halving: an RM's ids grow with
     offsets, without gaps. An id that retention has deleted begins at what is left; the RM sees it by the ids.
 
 room
-    What was read and not yet written is bounded; then the reader waits for the stream's writer. So a slow RM costs
-    this much memory and no more, and loses nothing that the log keeps.
+    What was read and not yet written is bounded; then it falls behind the others, and its own reader waits for the
+    stream's writer. So a slow RM costs this much memory and no more, and loses nothing that the log keeps.
 
 batches
     The writer takes what is there when it is free. An idle stream sends an event as soon as it is read; a busy one
@@ -21,13 +24,14 @@ request events
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
-from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.errors import BusError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING, Topics
 from muster_service.request_store import RequestStore, capacity_of
@@ -35,6 +39,7 @@ from muster_service.request_store import RequestStore, capacity_of
 from muster_gateway import metrics
 from muster_gateway.callback_codec import encode_events, encode_requests
 from muster_gateway.errors import LogDown
+from muster_gateway.event_tail import EventTail
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +76,7 @@ class Wanted:
 class EventFeed:
     """See the module's words. ``start``, then ``run`` and ``push`` in tasks, then ``close``.
 
+    :param tail: of the RM's partition.
     :param wake: called when there is a batch to write.
     :param search_timeout_s: a search for the place that takes longer goes on by reading from where it is.
     :param push_interval_s: how often request events are given.
@@ -80,6 +86,7 @@ class EventFeed:
         self,
         bus: Log,
         topics: Topics,
+        tail: EventTail,
         rm_id: str,
         wanted: Wanted,
         wake: Callable[[], None],
@@ -87,7 +94,8 @@ class EventFeed:
         push_interval_s: float,
     ) -> None:
         self._bus, self._topic, self._partition = bus, topics.events, topics.partition_of(rm_id)
-        self._rm_id, self._key, self._wanted, self._wake = rm_id, rm_id.encode(), wanted, wake
+        self.key = rm_id.encode()
+        self._tail, self._rm_id, self._wanted, self._wake = tail, rm_id, wanted, wake
         self._search_timeout_s, self._push_interval_s = search_timeout_s, push_interval_s
         self._reader: LogReader | None = None
         self._end_at_start = 0
@@ -95,6 +103,8 @@ class EventFeed:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._room = asyncio.Event()
+        self._left_behind = asyncio.Event()
+        self._behind_at = 0
         self._store = RequestStore()
         self._requests = self._store.reader()
         self._push_due = False
@@ -109,24 +119,76 @@ class EventFeed:
 
     async def run(self) -> None:
         """Reads until cancelled. The log's absence is waited out."""
-        reader, retry_s, placed = self._reader, _RETRY_MIN_S, False
-        assert reader is not None
+        position: int | None = None
+        while True:
+            # 1. by itself, until it has caught up
+            await self._read_alone(position)
+            # 2. with the others, for as long as it has room
+            await self._left_behind.wait()
+            position = self._behind_at
+
+    def offer(self, record: Record) -> bool:
+        """Takes a record of the RM's; False: there is no room for it, and nothing has happened."""
+        number = _id_of(record)
+        if number is None:
+            self._take_request(record)
+            return True
+        if record.value is None or not self._is_wanted(record, number):
+            self._passed |= self._wanted.after is not None and number >= self._wanted.after
+            return True
+        if len(self._waiting) >= _WAITING_EVENTS or self._waiting_bytes >= _WAITING_BYTES:
+            return False
+        self._passed |= self._wanted.after is not None
+        self._waiting.append(_Waiting(record.value, number))
+        self._waiting_bytes += len(record.value)
+        self._wake()
+        return True
+
+    def left_behind(self, offset: int) -> None:
+        """It has to read by itself from there on."""
+        self._behind_at = offset
+        self._left_behind.set()
+
+    async def _read_alone(self, position: int | None) -> None:
+        """Returns when the tail gives what comes next.
+
+        :param position: None: it is to be found.
+        """
+        retry_s = _RETRY_MIN_S
         while True:
             try:
-                if not placed:
-                    reader.seek(await self._place(reader))
-                    placed = True
-                for record in await reader.read(_READ_RECORDS, _READ_WAIT_S):
-                    if record.key == self._key:
-                        await self._take(record)
+                if self._reader is None:
+                    self._reader = await self._bus.reader(self._topic, self._partition, position)
+                reader = self._reader
+                if position is None:
+                    position = await self._place(reader)
+                    reader.seek(position)
+                records = await reader.read(_READ_RECORDS, _READ_WAIT_S)
+                for record in records:
+                    while record.key == self.key and not self.offer(record):
+                        self._room.clear()
+                        await self._room.wait()
                 retry_s = _RETRY_MIN_S
+                self._left_behind.clear()
+                if self._has_caught_up(reader.position, len(records)):
+                    self._reader = None
+                    with contextlib.suppress(BusError):
+                        await reader.close()
+                    return
             except OffsetGone as error:
                 log.warning("events deleted before they were sent", rm_id=self._rm_id, error=str(error))
-                reader.seek(error.first)
+                assert self._reader is not None, "it was read from"
+                self._reader.seek(error.first)
             except LogUnavailable as error:
                 log.warning("event log unavailable", rm_id=self._rm_id, error=str(error), retry_s=retry_s)
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
+
+    def _has_caught_up(self, position: int, records: int) -> bool:
+        """Joins the tail if it can. One that is nearly full would be left behind again at once."""
+        if 2 * len(self._waiting) > _WAITING_EVENTS or 2 * self._waiting_bytes > _WAITING_BYTES:
+            return False
+        return self._tail.join(self, position, at_end=records < _READ_RECORDS)
 
     async def push(self) -> None:
         """Gives request events, interval after interval, until cancelled."""
@@ -137,6 +199,7 @@ class EventFeed:
                 self._wake()
 
     async def close(self) -> None:
+        self._tail.leave(self)
         if self._reader is not None:
             await self._reader.close()
 
@@ -180,21 +243,6 @@ class EventFeed:
         self._waiting_bytes -= size
         self._room.set()
         return batch
-
-    async def _take(self, record: Record) -> None:
-        number = _id_of(record)
-        if number is None:
-            self._take_request(record)
-            return
-        self._passed |= self._wanted.after is not None and number >= self._wanted.after
-        if record.value is None or not self._is_wanted(record, number):
-            return
-        while len(self._waiting) >= _WAITING_EVENTS or self._waiting_bytes >= _WAITING_BYTES:
-            self._room.clear()
-            await self._room.wait()
-        self._waiting.append(_Waiting(record.value, number))
-        self._waiting_bytes += len(record.value)
-        self._wake()
 
     def _is_wanted(self, record: Record, number: int) -> bool:
         if self._wanted.requests_only:
@@ -259,7 +307,7 @@ class EventFeed:
             for record in await reader.read(_READ_RECORDS, _PROBE_WAIT_S):
                 if record.offset >= end:
                     return None
-                if record.key == self._key and (number := _id_of(record)) is not None:
+                if record.key == self.key and (number := _id_of(record)) is not None:
                     return record.offset, number
         return None
 

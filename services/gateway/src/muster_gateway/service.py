@@ -33,6 +33,7 @@ from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
+from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.http_front import HttpFront, HttpTarget, Target
 from muster_gateway.life_keeper import LifeKeeper
@@ -245,6 +246,7 @@ class Gateway:
             sessions=self.sessions,
             life=life,
             tails=self._tails,
+            event_tails=[EventTail(self._bus, self._topics.events, p) for p in range(self._topics.partitions)],
             catch_up=CatchUp(self._bus, self._topics, settings.read_batch, settings.max_catch_up_readers),
             starting_point=StartingPoint(self._bus, self._topics, settings.read_batch, settings.registration_timeout_s),
             table=self._table,

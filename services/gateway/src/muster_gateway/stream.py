@@ -41,6 +41,7 @@ from muster_gateway.errors import (
     Superseded,
     shown,
 )
+from muster_gateway.event_tail import EventTail
 from muster_gateway.life_keeper import LifeKeeper, Taken, superseded
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
@@ -83,6 +84,7 @@ class Parts:
     sessions: SessionStore
     life: LifeKeeper
     tails: list[ResponseTail]
+    event_tails: list[EventTail]
     catch_up: CatchUp
     starting_point: StartingPoint
     table: StreamTable

@@ -1,0 +1,119 @@
+"""The newest events of a partition, read once for all callback streams that are at its end.
+
+A stream begins with a reader of its own. Once it has caught up it takes part here, and its reader goes. The two meet by
+offsets alone: a stream joins with the position that it has read up to, which may be ahead of the tail's and never
+behind it. The tail waits for nobody: a stream without room is left behind at that record, and reads on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import NamedTuple, Protocol
+
+import structlog
+from muster_bus.errors import BusError, LogUnavailable, OffsetGone
+from muster_bus.log import Log, LogReader, Record
+
+log = structlog.get_logger(__name__)
+
+_READ_RECORDS = 500
+_READ_WAIT_S = 1.0
+_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
+
+
+class Taker(Protocol):
+    """A stream's feed. ``key``: of its RM's records."""
+
+    key: bytes
+
+    def offer(self, record: Record) -> bool:
+        """Takes a record of its key, in order; False: there is no room."""
+        ...
+
+    def left_behind(self, offset: int) -> None:
+        """It takes part no more; the record at ``offset`` is the next one that it needs."""
+        ...
+
+
+class _Place(NamedTuple):
+    taker: Taker
+    start: int
+
+
+class EventTail:
+    """See the module's words. It reads while somebody takes part."""
+
+    def __init__(self, bus: Log, topic: str, partition: int) -> None:
+        self._bus, self._topic, self._partition = bus, topic, partition
+        self._position: int | None = None  # None: it does not read
+        self._places: dict[bytes, list[_Place]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def join(self, taker: Taker, position: int, *, at_end: bool) -> bool:
+        """Whether ``taker`` gets the records from ``position`` on from now.
+
+        :param at_end: nothing is known behind the position. (Nobody begins the tail in the middle of history.)
+        """
+        if self._position is None:
+            if not at_end:
+                return False
+            self._position = position
+            self._task = asyncio.create_task(self._run(), name=f"event tail {self._partition}")
+        elif position < self._position:
+            return False
+        self._places.setdefault(taker.key, []).append(_Place(taker, position))
+        return True
+
+    def leave(self, taker: Taker) -> None:
+        """Without effect when it takes no part."""
+        left = [place for place in self._places.pop(taker.key, []) if place.taker is not taker]
+        if left:
+            self._places[taker.key] = left
+        if not self._places and self._task is not None:
+            self._task.cancel()
+            self._task, self._position = None, None
+
+    async def _run(self) -> None:
+        reader: LogReader | None = None
+        retry_s = _RETRY_MIN_S
+        own = asyncio.current_task()
+        try:
+            # (The last one may leave while it is given a record; a read that need not wait would not notice.)
+            while self._task is own:
+                try:
+                    if reader is None:
+                        reader = await self._bus.reader(self._topic, self._partition, self._position)
+                    records = await reader.read(_READ_RECORDS, _READ_WAIT_S)
+                    # (No turn for others from here on: who joins finds either all of them given or none.)
+                    self._position = reader.position
+                    for record in records:
+                        self._give(record)
+                    retry_s = _RETRY_MIN_S
+                except OffsetGone as error:
+                    log.warning("events deleted before they were sent", partition=self._partition, error=str(error))
+                    assert reader is not None, "it was read from"
+                    reader.seek(error.first)
+                except LogUnavailable as error:
+                    log.warning("event log unavailable", partition=self._partition, error=str(error), retry_s=retry_s)
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(retry_s * 2, _RETRY_MAX_S)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # Each of them finds out by itself what is wrong, and says it to its RM.
+            log.error("events are no longer read for all", partition=self._partition, exc_info=error)
+            position, self._position, self._task = self._position or 0, None, None
+            places, self._places = self._places, {}
+            for place in [place for some in places.values() for place in some]:
+                place.taker.left_behind(max(position, place.start))
+        finally:
+            if reader is not None:
+                with contextlib.suppress(BusError):
+                    await reader.close()
+
+    def _give(self, record: Record) -> None:
+        for place in list(self._places.get(record.key or b"", ())):
+            if record.offset >= place.start and not place.taker.offer(record):
+                self.leave(place.taker)
+                place.taker.left_behind(record.offset)

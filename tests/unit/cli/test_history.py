@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,14 +11,19 @@ from urllib.parse import urlencode
 
 import pytest
 from moto.server import ThreadedMotoServer
+from muster_cli.history.app_life import read
+from muster_cli.history.app_screen import screen
 from muster_cli.history.bars import Axis
 from muster_cli.history.output import shown_quantity, shown_seconds
+from muster_cli.history.source import Source
+from muster_cli.history.store import opened
 from muster_cli.history.tail import schema
 from muster_cli.main import run
 from muster_event_publisher.history.places import place_of
 from pyarrow import Table
 from pyarrow import parquet as pq
 from pyarrow.fs import S3FileSystem
+from rich.console import Console
 
 INSTANCE = "one"
 S = 1_000_000_000
@@ -297,6 +303,7 @@ def test_durations_have_two_units_at_most(seconds: float, words: str) -> None:
 
 def test_quantities_are_in_the_units_of_their_type() -> None:
     assert shown_quantity("vcore", 1_500) == "1.5"
+    assert shown_quantity("vcore", 5) == "5m"
     assert shown_quantity("memory", 2**34) == "16Gi"
 
 
@@ -308,3 +315,29 @@ def test_bars_never_show_something_as_nothing() -> None:
     assert axis.bar(0, 30 * S, "", cut=True).plain == "<###"
     assert axis.running([(0, 40 * S), (30 * S, None)]) == [1, 1, 1, 2, 2, 1, 1, 1, 1, 1]
     assert axis.heights([0, 1, 1000], "").plain == " .#"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("count", [3, 3_000])
+def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> None:
+    told = Told()
+    told.submit("app")
+    for number in range(count):
+        told.say("APP ADD APP_REQUEST", "app", f"task-{number}", CORE)
+    for number in range(count):
+        told.begin("app", f"task-{number}", f"node-{number % 50}")
+    for number in range(0, count, 2):
+        told.end("app", f"task-{number}", f"node-{number % 50}", "ALLOC_PREEMPT", "for somebody else")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        life = read(history, "app")
+    out = Console(width=width, file=io.StringIO(), force_terminal=False)
+    with out.capture() as captured:
+        out.print(screen(life, width, 40, plain=True))
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert len(lines) < 60, "whatever there is of it"
+    assert any(f"{count:,} asks" in line for line in lines)
+    preempted = [line for line in lines if "preempted" in line]
+    assert preempted
+    assert all(any(sign in line for line in lines) for sign in ("#", "."))

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from muster_si.constants import CPU
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -194,6 +195,8 @@ def time_unit(seconds: float) -> tuple[str, int]:
 
 def shown_quantity(resource_type: str, value: float) -> str:
     """A quantity of a resource type: cores of vcore's thousandths, binary units of bytes, decimal ones else."""
+    if resource_type == CPU and 0 < value < 100:
+        return f"{value:.3g}m"  # thousandths, where tenths of a core say nothing
     return amount(resource_type, round(value))
 
 

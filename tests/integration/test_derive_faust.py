@@ -194,6 +194,15 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         derive.process.kill()
         again = [len(await read_all(log, topics.events_of("app"), n)) for n in range(PARTITIONS)]
         assert again == written
+        # 5. with windows of another length it does not go on
+        derive.process.command += ["--set", "derive.window_s=30"]
+        derive.process.start()
+        for _ in range(1_500):
+            if not derive.process.running:
+                break
+            await asyncio.sleep(0.02)
+        assert derive.process.stop() == 1
+        assert "derive.window_s is 30, but the usage on the log is in windows of 60 s" in derive.process.log_tail()
 
 
 async def assert_example(bootstrap: str, log: Log, topics: Topics, lives: list[Life], file: Path) -> None:

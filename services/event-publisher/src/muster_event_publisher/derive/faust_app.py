@@ -7,6 +7,7 @@ a Faust table with the changelog ``si.usage-state``: Faust reads it back before 
 What Faust does by itself, and why it is not wanted here (each line was a defect somewhere):
 
 * it counts acknowledged offsets wrongly where transactions leave holes: the position is what the agents say;
+* it passes over what goes wrong while a table is read back: that ends the process as well;
 * it acknowledges the events of an agent that failed or was cancelled: the agents acknowledge themselves, and a failure
   ends the process without a word to the broker;
 * it reads uncommitted records, unless it writes transactions: the scheduler's aborted events would be derived from;
@@ -20,6 +21,7 @@ What Faust does by itself, and why it is not wanted here (each line was a defect
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import tempfile
@@ -201,9 +203,15 @@ class FaustDerive:
         return None if None in positions else min(position for position in positions if position is not None)
 
     async def _on_recovered(self) -> None:
+        # (Faust would pass over an error here, and let the agents go on without their states.)
+        try:
+            self._take_states()
+        except Exception as error:
+            self._fail(error)
+
+    def _take_states(self) -> None:
         if self._recovered:
-            self._fail(DeriveStalled("the group has another member: this one begins anew with its part"))
-            return
+            raise DeriveStalled("the group has other members now: this one begins anew with its part")
         # Which partitions are its own, Faust knows; the states that it read back are of these.
         states: dict[int, list[tuple[bytes, bytes]]] = {}
         for key, value in self._states.data.items():
@@ -238,18 +246,29 @@ class FaustDerive:
                                 DeriveStalled(f"{work.name} took nothing of partition {partition} from {position} on")
                             )
                         seen[work.name, partition] = (position, now_s)
+            for partition in {partition for work in self._work for partition in work.positions}:
+                await self._measure(readers, partition)
+
+    async def _measure(self, readers: dict[int, LogReader], partition: int) -> None:
+        position = self._position_of(partition)
+        with contextlib.suppress(LogError):
+            reader = await self._reader(readers, partition)
+            if position is not None:
+                metrics.DERIVE_LAG.labels(str(partition)).set(max(await reader.end_offset() - position, 0))
 
     async def _is_more(self, readers: dict[int, LogReader], partition: int, position: int) -> bool:
         """Whether there is an event at the position or behind it. (The end offset alone counts markers.)"""
         try:
-            if partition not in readers:
-                readers[partition] = await self._bus.reader(self._topics.events, partition)
-            reader = readers[partition]
-            metrics.DERIVE_LAG.labels(str(partition)).set(max(await reader.end_offset() - position, 0))
+            reader = await self._reader(readers, partition)
             reader.seek(max(position, await reader.first_offset()))
             return bool(await reader.read(1, 1.0))
         except LogError:
             return False  # nobody can read now
+
+    async def _reader(self, readers: dict[int, LogReader], partition: int) -> LogReader:
+        if partition not in readers:
+            readers[partition] = await self._bus.reader(self._topics.events, partition)
+        return readers[partition]
 
 
 class _Agent:
@@ -371,8 +390,6 @@ def faust_app(settings: DeriveSettings, log_settings: LogSettings, connection: M
         producer_acks=-1,
         producer_max_request_size=log_settings.max_record_bytes + 65_536,
         stream_buffer_maxsize=4 * settings.batch_records_max,
-        stream_ack_cancelled_tasks=False,
-        stream_ack_exceptions=False,
         stream_wait_empty=False,
         stream_recovery_delay=0.0,
         table_standby_replicas=0,

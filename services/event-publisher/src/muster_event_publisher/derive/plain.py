@@ -117,6 +117,7 @@ class PlainDerive:
             await self._rest(self._clock.monotonic() - began_s)
             await owner.commit([*derived.records, *derived.states], reader.position)
             metrics.DERIVED.labels(str(partition)).inc(len(records))
+            metrics.DERIVE_LAG.labels(str(partition)).set(max(await reader.end_offset() - reader.position, 0))
             # 3. few, larger transactions
             if len(records) < settings.batch_records_max:
                 await asyncio.sleep(settings.batch_wait_s)

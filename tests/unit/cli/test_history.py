@@ -119,6 +119,22 @@ def test_each_way_of_ending_and_what_runs(tmp_path: Path, ask: Callable[..., Any
     assert app == {"running": 1, "preempted": 1, "resource_seconds": {"vcore": 5_000.0}}
 
 
+def test_what_goes_with_its_application_has_ended(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    """(An RM with very much registers again: its applications' ends stand for those of what they held.)"""
+    told = Told()
+    for life in ("first", "second"):
+        told.submit("app")
+        told.begin("app", life, "n1")
+        if life == "first":
+            told.say("APP REMOVE DETAILS_NONE", "app", message="registered again")
+    write(tmp_path, told.rows, 0, len(told.rows))
+    assert [(row["key"], row["ended"], row["seconds"], row["end_id"]) for row in ask(ALLOCATIONS)] == [
+        ("first", "dropped", 1.0, 5),
+        ("second", None, None, None),
+    ]
+    assert ask("select arg_max(used, id) as used from queue_usage where queue = 'root'") == [{"used": 1_000}]
+
+
 def test_asks_with_repeats_share_a_key(tmp_path: Path, ask: Callable[..., Any]) -> None:
     told = Told()
     told.submit("app")

@@ -28,7 +28,7 @@ _STATE_STYLES = {
 }  # fmt: skip
 _ENDED_STYLES = {
     "": "green", "released": "blue", "preempted": "red", "timed out": "yellow", "replaced": "cyan",
-    "node removed": "magenta", views.CHANGED: "green",
+    "node removed": "magenta", views.DROPPED: "magenta", views.CHANGED: "green",
 }  # fmt: skip
 _RUNS = "runs"
 
@@ -208,7 +208,7 @@ def _happenings(life: ApplicationLife, together: bool) -> Table | None:
             continue
         if held.ended == "replaced" and held.replaced_by:
             found.append((held.end_ns, "replaced", f"{held.key} made room for {held.replaced_by}"))
-        elif held.ended in ("preempted", "timed out", "node removed", "replaced", views.CHANGED):
+        elif held.ended in ("preempted", "timed out", "node removed", "replaced", views.CHANGED, views.DROPPED):
             found.append((held.end_ns, held.ended, f"{held.key} on {held.node}{_because(held.message)}"))
         elif held.message:
             found.append((held.end_ns, held.ended, f"{held.key}{_because(held.message)}"))

@@ -30,6 +30,9 @@ ENDED: Mapping[str, str] = MappingProxyType(
 # The RM changed its size or its node: another row of the same key goes on where this one ends.
 CHANGED = "changed"
 
+# It went with its application, and no event of its own says so: what an RM with very much had when it registered again.
+DROPPED = "dropped"
+
 # Details of the APP events that say a state, and those after which nothing comes.
 STATES = tuple(
     f"APP_{state}"
@@ -88,6 +91,11 @@ _PARTS: dict[str, str] = {
             OR (type = 'APP' AND change_type = 'REMOVE' AND change_detail IN ({_among(tuple(ENDED))}))
         WINDOW of_key AS (PARTITION BY rm, instance, reference_id ORDER BY id)
     """,
+    "left": """
+        SELECT rm, instance, object_id AS application, id, time, timestamp_ns, change_detail, message
+        FROM events
+        WHERE type = 'APP' AND change_type = 'REMOVE' AND change_detail = 'DETAILS_NONE'
+    """,
     # Each begin with its end. A key that names one allocation at a time needs a look at the next event only; others
     # (asks with repeats share a key) are counted: the k-th end belongs to the k-th begin.
     "paired": f"""
@@ -133,17 +141,25 @@ _PARTS: dict[str, str] = {
                     begins := follows.begins, application := follows.application, ns := follows.ns))
                     FILTER (NOT begins) AS later
             FROM counted GROUP BY rm, instance, application, allocation_key, node, pair
+        ), complete AS (
+            SELECT m.* REPLACE (coalesce(m.ended, if(l.id IS NULL, NULL, struct_pack(
+                begins := false, application := l.application, id := l.id, time := l.time, ns := l.timestamp_ns,
+                detail := l.change_detail, message := l.message))) AS ended)
+            FROM (FROM plain UNION ALL FROM matched) AS m
+            ASOF LEFT JOIN parts.left AS l
+                ON m.rm = l.rm AND m.instance = l.instance AND m.application = l.application AND m.begin_id <= l.id
         )
         SELECT rm, instance, application, allocation_key, node, begin_time, ended.time AS end_time,
             (ended.ns - begin_ns) / 1e9 AS seconds,
             CASE WHEN ended.detail = 'ALLOC_REPLACED' AND NOT starts_with(ended.message, '{_REPLACED_BY}')
                     AND later.begins AND later.application = application AND later.ns = ended.ns
-                THEN '{CHANGED}' ELSE CASE ended.detail {_case(ENDED)} END END AS ended,
+                THEN '{CHANGED}'
+                ELSE CASE ended.detail {_case(ENDED)} WHEN 'DETAILS_NONE' THEN '{DROPPED}' END END AS ended,
             if(ended.detail = 'ALLOC_REPLACED' AND starts_with(ended.message, '{_REPLACED_BY}'),
                 substr(ended.message, {len(_REPLACED_BY) + 1}), NULL) AS replaced_by,
             resource, coalesce(nullif(ended.message, ''), message) AS message, begin_id, ended.id AS end_id,
             coalesce(begin_id, ended.id) AS first_known_id
-        FROM (FROM plain UNION ALL FROM matched)
+        FROM complete
     """,
     "used": """
         WITH held AS MATERIALIZED (FROM allocations WHERE begin_id IS NOT NULL), steps AS (

@@ -1,0 +1,93 @@
+"""Events of asks through the whole of Muster: to the RM over its callback stream and Watch, and to nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from e2e.gang_rig import Muster, muster_here
+from muster_client import Callbacks, EventFilter, EventsClient, Place, RmClient, application, ask, node
+
+PATIENCE_S = 30.0
+QUEUES = """
+partitions:
+  - name: default
+    queues:
+      - name: root
+        submitacl: "*"
+        queues:
+          - name: small
+            resources: {max: {vcore: 1}}
+          - name: large
+"""
+SETTINGS = ["log.partitions=1", "publisher.request_push_interval_s=0.1", "gateway.request_push_interval_s=0.1"]
+
+
+DOES_NOT_FIT = "does not fit in queue 'root.small'"
+
+
+async def watched(muster: Muster, words: str, **what: Any) -> list[tuple[str, str]]:
+    """Objects and messages of request events, up to the one with these words."""
+    found: list[tuple[str, str]] = []
+    async with EventsClient(muster.gateway) as client, aclosing(client.watch("rm", **what)) as batches:
+        async for batch in batches:
+            found += [(each.record.objectID, each.record.message) for each in batch.events if each.id is None]
+            if any(words in message for _, message in found):
+                break
+    return found
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+async def test_an_rm_hears_why_its_asks_wait_and_nobody_else_does(tmp_path: Path, enabled: str) -> None:
+    heard: list[Any] = []
+    told, allocated = asyncio.Event(), asyncio.Event()
+
+    def hear(events: Sequence[Any]) -> None:
+        heard.extend(events)
+        if any(DOES_NOT_FIT in each.record.message for each in events):
+            told.set()
+
+    callbacks = Callbacks(on_events=hear, on_allocated=lambda _: allocated.set(), request_events_only=True)
+    extra = {"service.event.requestEventsEnabled": enabled}
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        muster_here(tmp_path, SETTINGS) as muster,
+        RmClient(muster.gateway, "rm", callbacks=callbacks, config=QUEUES, extra_config=extra) as rm,
+    ):
+        await rm.register()
+        await rm.send_nodes([node("n1", {"vcore": 10_000, "memory": 1 << 30})])
+        await rm.send_applications([application("waits", "root.small"), application("runs", "root.large")])
+        await rm.applications_answered()
+        await rm.send_asks([ask("too-large", "waits", {"vcore": 2_000})])
+        if enabled == "true":
+            found = await watched(muster, DOES_NOT_FIT, request_events=True, tracked_events=False)
+            assert [name for name, message in found if DOES_NOT_FIT in message] == ["too-large"]
+            await told.wait()
+            assert [each.record.objectID for each in heard if DOES_NOT_FIT in each.record.message] == ["too-large"]
+            assert {each.HasField("id") for each in heard} == {False}, "the tracked ones are not wanted"
+        await rm.send_asks([ask("fits", "runs", {"vcore": 1_000})])
+        await allocated.wait()
+        async with EventsClient(muster.gateway) as client:
+            tracked: list[Any] = []
+            while not any(each.record.referenceID == "fits" for each in tracked):
+                tracked = list((await client.batch("rm", place=Place(id=0))).events)
+            assert [each.id for each in tracked] == list(range(len(tracked))), "they have taken no id"
+            assert "REQUEST" not in {each.names[0] for each in tracked}
+            mine = await client.batch("rm", place=Place(id=0), wanted=EventFilter(application_id="runs"))
+            node_events = [each.names for each in mine.events if each.names[0] == "NODE"]
+            assert node_events == [("NODE", "ADD", "NODE_ALLOC")]
+            below = await client.batch("rm", place=Place(id=0), wanted=EventFilter(queue="root.small"))
+            assert {each.record.objectID for each in below.events if each.names[0] == "APP"} == {"waits"}
+        async with httpx.AsyncClient(base_url=muster.http) as http:
+            rest = await http.get("/ws/v1/events/batch", params={"rm": "rm"})
+            kinds = {each["type"] for each in json.loads(rest.text)["EventRecords"]}
+            assert 1 not in kinds, "REST shows tracked events only"
+        if enabled == "false":
+            await asyncio.sleep(0.3)
+            assert heard == []

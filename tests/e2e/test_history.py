@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from e2e.gang_rig import Muster, Rm, eventually, muster_here
+from muster_cli.history import views
 from muster_cli.main import run
 from muster_client import ask
 from muster_client.local import muster_command
@@ -22,6 +24,7 @@ from muster_proto.si.v1 import si_pb2 as si
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
+PAGE = Path(__file__).parents[2] / "docs" / "history.md"
 RM = "hist"
 WIDE = 120  # allocations of one application: more than are shown one by one
 QUEUES = """
@@ -268,6 +271,44 @@ def test_the_timeline_of_a_node_ends_with_what_is_on_it(lived: Lived, history: A
         assert mine[0]["what"] == "added"
         assert mine[-1]["allocations"] == there[node]
     assert [row["what"] for row in found if row["node"] == "n3"][-1] == "removed"
+
+
+def test_the_pages_statements_can_be_asked(history: Any) -> None:
+    block = PAGE.read_text().split("\n## Reading")[1].split("```sql\n")[1].split("```")[0]
+    statements = [each for each in block.split("\n\n") if each.strip()]
+    assert len(statements) == 5
+    for statement in statements:
+        code, _, err = history(statement, "--csv")
+        assert code == 0, f"{statement}\n{err}"
+
+
+def test_the_page_names_every_column_of_every_view(history: Any) -> None:
+    reading = PAGE.read_text().split("\n## Reading")[1]
+    for view in views.VIEWS:
+        (row,) = [line for line in reading.splitlines() if line.startswith(f"| `{view}` |")]
+        named = {name for name in re.findall(r"`(\w+)`", row) if name != view}
+        found = {each["column_name"] for each in rows(history, f"describe {view}")} - {"rm", "instance"}
+        assert named >= found
+        assert named - found <= set(views.VIEWS)
+
+
+@pytest.mark.parametrize("command", ["queues", "nodes"])
+def test_queues_and_nodes_are_listed(lived: Lived, history: Any, command: str) -> None:
+    code, out, err = history(command, "--json")
+    assert code == 0, err
+    truth = true_allocations(lived.events)
+    found = json.loads(out)
+    if command == "queues":
+        assert {(row["queue"], row["allocations"]) for row in found} == {
+            ("root", len(truth)),
+            ("root.a", sum(held["application"] != "gang" for held in truth)),
+            ("root.b", sum(held["application"] == "gang" for held in truth)),
+        }
+    else:
+        began = Counter(held["node"] for held in truth)
+        assert {row["node"]: row["allocations"] for row in found} == {name: began[name] for name in ("n1", "n2", "n3")}
+        assert [row["node"] for row in found if row["removed"]] == ["n3"]
+    assert history(command)[0] == 0
 
 
 def test_wrong_sql_is_said_with_its_place(history: Any) -> None:

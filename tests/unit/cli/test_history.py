@@ -135,6 +135,31 @@ def test_what_goes_with_its_application_has_ended(tmp_path: Path, ask: Callable[
     assert ask("select arg_max(used, id) as used from queue_usage where queue = 'root'") == [{"used": 1_000}]
 
 
+def test_who_an_application_is_of_and_what_it_came_to(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    told = Told()
+    for app, user in (("one", "ann"), ("two", "bob")):
+        told.submit(app)
+        told.say("USERGROUP SET UG_APP_LINK", f"friends-of-{user}", app, after_s=0)
+        told.begin(app, f"of-{app}", "n1")
+        told.say("USERGROUP ADD UG_USER_RESOURCE", user, "root.a", CORE, after_s=0)
+    told.submit("none")
+    told.end("one", "of-one", "n1")
+    told.say("APP SET APP_COMPLETED", "one")
+    told.say("APP REMOVE DETAILS_NONE", "one", after_s=0)
+    told.say("USERGROUP REMOVE UG_APP_LINK", "friends-of-ann", "one", after_s=0)
+    told.say("APP SET APP_EXPIRED", "one", after_s=3 * 86_400)
+    write(tmp_path, told.rows, 0, len(told.rows))
+    found = ask("select application as app, user_name, user_group, state from applications order by all")
+    assert found == [
+        {"app": "none", "user_name": None, "user_group": None, "state": "New"},
+        {"app": "one", "user_name": "ann", "user_group": "friends-of-ann", "state": "Completed"},
+        {"app": "two", "user_name": "bob", "user_group": "friends-of-bob", "state": "New"},
+    ]
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        life = read(history, "one")
+    assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "that it is forgotten is not its life"
+
+
 def test_asks_with_repeats_share_a_key(tmp_path: Path, ask: Callable[..., Any]) -> None:
     told = Told()
     told.submit("app")

@@ -188,11 +188,13 @@ def _life(
             found.waiting.append(Ask(key, amount, since_ns, at_ns, ASK_ENDED[detail], message))
         elif change == "REMOVE" and detail == "DETAILS_NONE":
             found.happenings.append(Happening(at_ns, "left its queue", message))
+        elif detail == "APP_EXPIRED":
+            continue  # three days after its end: it is forgotten
         elif change == "NONE":
             found.happenings.append(Happening(at_ns, detail.removeprefix("APP_").lower().replace("_", " "), message))
     found.finished = bool(found.states) and found.states[-1].state in _FINISHED
     if found.finished:
-        found.until_ns = rows[-1][1]
+        found.until_ns = max(at_ns for _, at_ns, _, detail, *_ in rows if detail != "APP_EXPIRED")
         found.states[-1] = found.states[-1]._replace(end_ns=found.until_ns)
     _allocations(connection, found, ids, asked)
     return found

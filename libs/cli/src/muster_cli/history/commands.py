@@ -21,7 +21,7 @@ Switch = Annotated[bool, Parameter(negative="")]
 
 @history_app.default
 def sql(
-    statement: str,
+    statement: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
     csv: Switch = False,
     json: Switch = False,

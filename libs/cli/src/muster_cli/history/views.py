@@ -33,15 +33,15 @@ CHANGED = "changed"
 # It went with its application, and no event of its own says so: what an RM with very much had when it registered again.
 DROPPED = "dropped"
 
-# Details of the APP events that say a state, and those after which nothing comes.
+# Details of the APP events that say a state, and those after which nothing comes. (APP_EXPIRED only says that a
+# finished application is forgotten, three days later.)
 STATES = tuple(
     f"APP_{state}"
     for state in (
-        "NEW", "ACCEPTED", "STARTING", "RUNNING", "COMPLETING", "COMPLETED",
-        "FAILING", "FAILED", "RESUMING", "EXPIRED", "REJECT",
+        "NEW", "ACCEPTED", "STARTING", "RUNNING", "COMPLETING", "COMPLETED", "FAILING", "FAILED", "RESUMING", "REJECT",
     )
 )  # fmt: skip
-FINISHED = ("APP_COMPLETED", "APP_FAILED", "APP_EXPIRED", "APP_REJECT")
+FINISHED = ("APP_COMPLETED", "APP_FAILED", "APP_REJECT")
 
 
 def _among(words: Mapping[str, str] | tuple[str, ...]) -> str:
@@ -72,6 +72,11 @@ _PARTS: dict[str, str] = {
         SELECT rm, instance, reference_id AS application, object_id AS user_group, id AS linked_id
         FROM events
         WHERE type = 'USERGROUP' AND change_detail = 'UG_APP_LINK' AND change_type <> 'REMOVE'
+    """,
+    "users": """
+        SELECT rm, instance, object_id AS user_name, id AS used_id, timestamp_ns
+        FROM events
+        WHERE type = 'USERGROUP' AND change_type = 'ADD' AND change_detail = 'UG_USER_RESOURCE'
     """,
     # The begins and ends, each with what follows it under its key: first its node's event, then the next of them.
     "booked": f"""
@@ -211,6 +216,7 @@ VIEWS: dict[str, tuple[str, str]] = {
                 min(time) FILTER (change_detail IN ({_among(FINISHED)})) AS finished_time,
                 arg_max(change_detail, id) FILTER (change_detail IN ({_among(STATES)})) AS state,
                 count(*) FILTER (change_type = 'ADD' AND change_detail = 'APP_REQUEST') AS asks,
+                min(id) FILTER (change_type = 'ADD' AND change_detail = 'APP_ALLOC') AS allocated_id,
                 coalesce(arg_max(message, id) FILTER (change_detail IN ({_among(STATES)}) AND message <> ''), '')
                     AS message
             FROM told GROUP BY ALL
@@ -240,7 +246,9 @@ VIEWS: dict[str, tuple[str, str]] = {
             LEFT JOIN counted USING (rm, instance, application, life)
             LEFT JOIN mapped USING (rm, instance, application, life)
         )
-        SELECT v.rm, v.instance, v.application, v.life, j.queue, l.user_group,
+        SELECT v.rm, v.instance, v.application, v.life, j.queue,
+            -- With each allocation, behind its two events, comes that of what its user has.
+            if(u.used_id <= v.allocated_id + 3, u.user_name, NULL) AS user_name, l.user_group,
             CASE v.state WHEN 'APP_REJECT' THEN 'Rejected'
                 ELSE upper(v.state[5]) || lower(v.state[6:]) END AS state,
             v.submitted_time, v.accepted_time, v.started_time, v.finished_time, v.asks,
@@ -252,6 +260,8 @@ VIEWS: dict[str, tuple[str, str]] = {
             ON v.rm = j.rm AND v.instance = j.instance AND v.application = j.application AND v.last_id >= j.joined_id
         ASOF LEFT JOIN parts.linked AS l
             ON v.rm = l.rm AND v.instance = l.instance AND v.application = l.application AND v.last_id >= l.linked_id
+        ASOF LEFT JOIN parts.users AS u
+            ON v.rm = u.rm AND v.instance = u.instance AND v.allocated_id < u.used_id
         """,
     ),
     "queue_usage": (
@@ -297,7 +307,7 @@ VIEWS: dict[str, tuple[str, str]] = {
             reference_id AS key, resource,
             sum(CASE WHEN change_detail <> 'NODE_ALLOC' THEN 0 WHEN change_type = 'ADD' THEN 1 ELSE -1 END) OVER (
                 PARTITION BY rm, instance, object_id ORDER BY id ROWS UNBOUNDED PRECEDING)::BIGINT AS allocations,
-            message, timestamp_ns, id
+            message, id
         FROM events
         WHERE type = 'NODE'
         """,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -45,7 +46,8 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 async def test_it_serves_all_its_parts_and_stops_when_told(up: Up) -> None:
     await up.start()
-    assert up.get("/health/ready") == (200, b"SERVING\n")
+    status, said = up.get("/health/ready")
+    assert (status, said.splitlines()[0]) == (200, b"SERVING")
     assert b"muster_bus_" in up.get("/metrics")[1]
     assert isinstance(json.loads(up.get("/ws/v1/partitions")[1]), list)
     assert "EventRecords" in json.loads(up.get("/ws/v1/events/batch")[1])
@@ -55,6 +57,21 @@ async def test_it_serves_all_its_parts_and_stops_when_told(up: Up) -> None:
     assert "Muster is ready" in banner
     assert "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection" in banner
     assert _run("health", f"grpc://{up.grpc}").returncode == 1
+
+
+async def test_health_names_a_store_that_is_away_and_serves_all_the_same(tmp_path: Path) -> None:
+    (nobody,) = free_ports(1)
+    up = Up(tmp_path / "data", "--set", f"publisher.postgres_dsn=postgresql://muster:hidden@127.0.0.1:{nobody}/muster")
+    try:
+        await up.start()
+        async with asyncio.timeout(30):
+            while b"event publisher: postgres" not in up.get("/health")[1]:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        status, said = up.get("/health")
+        assert (status, said.splitlines()[0]) == (200, b"SERVING")
+        assert b"hidden" not in said
+    finally:
+        up.process.kill()
 
 
 async def test_it_starts_again_after_a_stop_and_after_a_kill(up: Up) -> None:

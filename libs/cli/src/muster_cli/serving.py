@@ -176,6 +176,18 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     view = ViewService(settings.view, bus, topics, clock)
     usage = _usage(settings, bus) if settings.derive.enabled else None
     publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=usage.routes if usage else ())
+    derive = (
+        PlainDerive(settings.derive, bus, topics, clock)
+        if settings.derive.enabled and settings.log.derived_topics
+        else None
+    )
+    beside: dict[str, operations.ProblemCheck] = {
+        "scheduler": scheduler.problems, "view": view.problems, "event publisher": publisher.problems
+    }  # fmt: skip
+    if derive:
+        beside["derive"] = derive.problems
+    if usage:
+        beside["usage"] = usage.problems
     gateway = Gateway(
         settings.gateway,
         bus,
@@ -186,6 +198,7 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
         publisher=publisher.asgi,
         events=publisher.events_service,
         ready_when=[scheduler.healthy],
+        beside=beside,
     )
     # The gateway last: who connects finds everything there; and first to stop, so that nobody is half served.
     parts = [
@@ -194,8 +207,8 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
         Part("event-publisher", publisher),
         Part("gateway", gateway),
     ]
-    if settings.derive.enabled and settings.log.derived_topics:
-        parts.insert(-1, Part("derive", PlainDerive(settings.derive, bus, topics, clock)))
+    if derive:
+        parts.insert(-1, Part("derive", derive))
     if usage:
         parts.insert(-1, Part("usage", usage))
     return Plan([], parts, [gateway.ready, view.healthy])

@@ -58,6 +58,7 @@ class HttpFront:
 
     :param live: whether the process is worth keeping.
     :param unready: why it cannot serve, one sentence each; none: it can.
+    :param beside: what does not work in other services of this process; it does not keep the gateway from serving.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class HttpFront:
         publisher: Target,
         live: Callable[[], bool],
         unready: Callable[[], Awaitable[list[str]]],
+        beside: Callable[[], Awaitable[list[str]]],
     ) -> None:
-        self._view, self._publisher, self._live, self._unready = view, publisher, live, unready
+        self._view, self._publisher, self._live, self._unready, self._beside = view, publisher, live, unready, beside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # web sockets are nobody's here
@@ -103,17 +105,15 @@ class HttpFront:
         elif path == "/metrics":
             await respond(send, 200, CONTENT_TYPE_LATEST, generate_latest(), body_wanted=method == "GET")
         else:
+            good, problems = (self._live(), []) if path == "/health/live" else await self._problems()
             # What a probe reads is in the first line; what a person wants to know is below.
-            problems = await self._problems(path)
-            lines = ["NOT_SERVING", *problems] if problems is not None else ["SERVING"]
-            text = "".join(f"{line}\n" for line in lines).encode()
-            await respond(send, 200 if problems is None else 503, _TEXT, text, body_wanted=method == "GET")
+            text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
+            await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
 
-    async def _problems(self, path: str) -> list[str] | None:
-        """Why the gateway does not live, or cannot serve; None: it does."""
-        if path == "/health/live":
-            return None if self._live() else []
-        return await self._unready() or None
+    async def _problems(self) -> tuple[bool, list[str]]:
+        """Whether the gateway can serve, and everything that does not work."""
+        problems = await self._unready()
+        return not problems, [*problems, *await self._beside()]
 
 
 class HttpTarget:

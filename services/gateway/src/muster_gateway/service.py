@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import grpc
@@ -52,6 +52,7 @@ from muster_gateway.view_client import ViewClient
 log = structlog.get_logger(__name__)
 
 Ready = Callable[[], Awaitable[bool]]
+ProblemCheck = Callable[[], Awaitable[list[str]]]
 
 _SERVICES = (SERVICE, admin.SERVICE, callbacks.SERVICE, metrics_service.SERVICE, events_proxy.SERVICE)
 
@@ -73,6 +74,7 @@ class Gateway:
     :param publisher: the same for ``settings.publisher_url``.
     :param events: the same for ``settings.publisher_grpc_url``: it answers muster.v1.Events.
     :param ready_when: further conditions of readiness, for whoever runs several services in one process.
+    :param beside: those services by name, with what does not work there now: shown in /health, whoever is ready.
     """
 
     def __init__(
@@ -87,12 +89,13 @@ class Gateway:
         publisher: Target | None = None,
         events: EventsDoor | None = None,
         ready_when: Sequence[Ready] = (),
+        beside: Mapping[str, ProblemCheck] | None = None,
     ) -> None:
         self.settings, self.sessions = settings, sessions
         self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._bus, self._topics, self._clock = bus, topics, clock
         self._view, self._publisher, self._events = view, publisher, events
-        self._ready_when = list(ready_when)
+        self._ready_when, self._beside = list(ready_when), dict(beside or {})
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
@@ -200,6 +203,11 @@ class Gateway:
         agreed = [await condition() for condition in self._ready_when]
         return [] if all(agreed) else ["another service of this process is not ready"]
 
+    async def _said_beside(self) -> list[str]:
+        """What does not work in the other services of this process."""
+        answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
+        return [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
+
     def add_ready_condition(self, condition: Ready) -> None:
         """For conditions that are known only after this gateway was made."""
         self._ready_when.append(condition)
@@ -287,6 +295,7 @@ class Gateway:
             await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
             lambda: self._life.alive,
             self.unready,
+            self._said_beside,
         )
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
         self.http_port = self._http.port
@@ -361,6 +370,14 @@ async def _in_time(answer: Awaitable[bool]) -> bool:
             return await answer
     except (TimeoutError, BusError, SessionsDown):
         return False
+
+
+async def _in_time_said(check: ProblemCheck) -> list[str]:
+    try:
+        async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+            return await check()
+    except Exception as error:  # a check that fails is an answer
+        return [f"it cannot say how it is: {type(error).__name__}"]
 
 
 def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:

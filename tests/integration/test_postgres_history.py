@@ -108,11 +108,13 @@ class Story:
 
     def begins(self, app_id: str, key: str, node: str, resource: dict[str, int]) -> Story:
         self.add("APP", "ADD", "APP_ALLOC", app_id, key, resource)
-        return self.add("NODE", "ADD", "NODE_ALLOC", node, key, resource)
+        self.add("NODE", "ADD", "NODE_ALLOC", node, key, resource)
+        return self.add("USERGROUP", "ADD", "UG_USER_RESOURCE", f"user-of-{app_id}", "root.x", resource)
 
     def ends(self, app_id: str, key: str, node: str, resource: dict[str, int], how: str = "CANCEL") -> Story:
         self.add("APP", "REMOVE", f"ALLOC_{how}", app_id, key, resource, f"by {how}")
-        return self.add("NODE", "REMOVE", "NODE_ALLOC", node, key, resource)
+        self.add("NODE", "REMOVE", "NODE_ALLOC", node, key, resource)
+        return self.add("USERGROUP", "REMOVE", "UG_USER_RESOURCE", f"user-of-{app_id}", "root.x", resource)
 
 
 SMALL, LARGE = {"vcore": 100, "memory": 2**33}, {"vcore": 1_000}
@@ -134,6 +136,8 @@ def life() -> Story:
     story.add("APP", "REMOVE", "DETAILS_NONE", "app-1").add("QUEUE", "REMOVE", "QUEUE_APP", "root.a.b", "app-1")
     story.at(20).submitted("app-1", "root.c").state("app-1", "ACCEPTED")
     story.at(21).add("APP", "REMOVE", "APP_REJECT", "app-3", message="no such queue")
+    # An RM with very much registers again: what the application held is not told one by one.
+    story.at(25).add("APP", "REMOVE", "DETAILS_NONE", "app-2", message="the resource manager registered again")
     return story
 
 
@@ -152,21 +156,22 @@ async def test_views_tell_what_happened(history: History) -> None:
         ("app-1", "k1", "n1", "root.a.b", at(2), at(12), 10.0, "released", "by CANCEL"),
         ("app-1", "k2", "n1", "root.a.b", at(3), at(10), 7.0, "preempted", "by PREEMPT"),
         ("app-1", "k2", "n2", "root.a.b", at(3), at(12), 9.0, "released", "by CANCEL"),
-        ("app-2", "k1", "n1", "root.c", at(4), None, None, None, ""),
+        ("app-2", "k1", "n1", "root.c", at(4), at(25), 21.0, "dropped", ""),
     ]
     # 2. applications: a life each
     rows = await history.ask(
-        "select application, life, queue, user_group, state, submitted_time, accepted_time, started_time,"
+        "select application, life, queue, user_name, user_group, state, submitted_time, accepted_time, started_time,"
         " finished_time, asks, allocations, running, preempted, resource_seconds, message"
         " from {s}.applications order by first_id"
     )
     seconds = {"vcore": 100 * 26, "memory": 2**33 * 26}
-    assert [(*row[:13], row[13] and {k: int(v) for k, v in decode(row[13]).items()}, row[14]) for row in rows] == [
-        ("app-1", 1, "root.a.b", "developers", "Completed", at(1), at(1), at(2), at(13), 3, 3, 0, 1, seconds,
-         "all done"),
-        ("app-2", 1, "root.c", None, "New", at(4), None, None, None, 0, 1, 1, 0, None, ""),
-        ("app-1", 2, "root.c", "developers", "Accepted", at(20), at(20), None, None, 0, 0, 0, 0, None, ""),
-        ("app-3", 0, None, None, "Rejected", None, None, None, at(21), 0, 0, 0, 0, None, "no such queue"),
+    assert [(*row[:14], row[14] and {k: int(v) for k, v in decode(row[14]).items()}, row[15]) for row in rows] == [
+        ("app-1", 1, "root.a.b", "user-of-app-1", "developers", "Completed", at(1), at(1), at(2), at(13), 3, 3, 0, 1,
+         seconds, "all done"),
+        ("app-2", 1, "root.c", "user-of-app-2", None, "New", at(4), None, None, None, 0, 1, 0, 0, {"vcore": 21_000},
+         ""),
+        ("app-1", 2, "root.c", None, "developers", "Accepted", at(20), at(20), None, None, 0, 0, 0, 0, None, ""),
+        ("app-3", 0, None, None, None, "Rejected", None, None, None, at(21), 0, 0, 0, 0, None, "no such queue"),
     ]  # fmt: skip
     # 3. usage of queues, with those above
     rows = await history.ask(
@@ -176,10 +181,18 @@ async def test_views_tell_what_happened(history: History) -> None:
     assert rows == [
         ("root", at(2), 100, 100), ("root", at(3), 100, 200), ("root", at(3), 100, 300), ("root", at(4), 1000, 1300),
         ("root", at(10), -100, 1200), ("root", at(12), -100, 1100), ("root", at(12), -100, 1000),
+        ("root", at(25), -1000, 0),
         ("root.a", at(2), 100, 100), ("root.a", at(3), 100, 200), ("root.a", at(3), 100, 300),
         ("root.a", at(10), -100, 200), ("root.a", at(12), -100, 100), ("root.a", at(12), -100, 0),
     ]  # fmt: skip
-    # 4. nodes
+    # 4. users
+    rows = await history.ask(
+        "select kind, name, queue, time, delta::int, used::int from {s}.user_usage where resource_type = 'vcore'"
+        " and name = 'user-of-app-1' order by id"
+    )
+    steps = [(at(2), 100, 100), (at(3), 100, 200), (at(3), 100, 300), (at(10), -100, 200), (at(12), -100, 100)]
+    assert rows == [("user", "user-of-app-1", "root.x", *step) for step in [*steps, (at(12), -100, 0)]]
+    # 5. nodes
     rows = await history.ask("select time, what, key, allocations from {s}.node_timeline where node = 'n1' order by id")
     assert rows == [
         (at(0), "added", "", 0), (at(2), "allocation begins", "k1", 1), (at(3), "allocation begins", "k2", 2),
@@ -249,11 +262,11 @@ async def test_a_schema_of_version_1_is_brought_forward(history: History) -> Non
         assert await other.ask(f"select * from {{s}}.{view} order by 1, 2, 3, 4, 5") == upgraded[view]
     rows = await history.ask("select indexdef from pg_indexes where schemaname = $1", history.schema)
     indexes = [text for (text,) in rows if f"events_{name}" in text]
-    assert len(indexes) == 6  # the day that was there has the new ones too
+    assert len(indexes) == 7  # the day that was there has the new ones too
     await history.connection.execute(f"drop schema {other.schema} cascade")
 
 
-VIEWS = ("allocations", "applications", "queue_usage", "node_timeline")
+VIEWS = ("allocations", "applications", "queue_usage", "user_usage", "node_timeline")
 
 
 async def days(history: History) -> list[str]:

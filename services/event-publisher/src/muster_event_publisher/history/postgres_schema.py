@@ -2,7 +2,8 @@
 
 Numbers in the views are those of si.v1.EventRecord (docs/events.md): types APP 2, NODE 3, QUEUE 4, USERGROUP 5; changes
 SET 1, ADD 2, REMOVE 3; details APP_ALLOC 200, APP_REQUEST 201, states 202–212, NODE_ALLOC 303, QUEUE_APP 405,
-ALLOC_* 500–504, UG_APP_LINK 602. They are compared instead of the names because numbers are cheaper.
+ALLOC_* 500–504, UG_APP_LINK 602, UG_USER_RESOURCE 603, UG_GROUP_RESOURCE 604. They are compared instead of the names
+because numbers are cheaper.
 
 How allocations are found: one begins with APP ADD APP_ALLOC and ends with APP REMOVE ALLOC_*. One key can have several
 at a time; the k-th end belongs to the k-th begin. Ends whose begin is no longer there (retention) come first.
@@ -52,6 +53,8 @@ _VIEWS = """
         where type_number = 4 and change_type_number = 2 and change_detail_number = 405;
     create index events_submitted on {schema}.events (object_id, id)
         where type_number = 2 and change_type_number = 2 and change_detail_number in (0, 203);
+    create index events_left on {schema}.events (object_id, id)
+        where type_number = 2 and change_type_number = 3 and change_detail_number = 0;
     create index events_nodes on {schema}.events (object_id, id) where type_number = 3;
 
     create function {schema}.time_of(ns bigint) returns timestamptz stable parallel safe language sql
@@ -60,27 +63,53 @@ _VIEWS = """
     create view {schema}.pairs as
         with about as (
             select rm, instance, object_id as application, reference_id as allocation_key, id, timestamp_ns,
-                change_detail_number, message, resource, case change_type_number when 2 then 1 else -1 end as step
+                change_detail_number, message, resource, case change_type_number when 2 then 1 else -1 end as step,
+                null::text as joined
             from {schema}.events
             where type_number = 2 and (
                 (change_type_number = 2 and change_detail_number = 200)
                 or (change_type_number = 3 and change_detail_number between 500 and 504))
-        ), counted as (
-            select *, sum(step) over (alike order by id rows unbounded preceding) as balance,
-                row_number() over (partition by rm, instance, application, allocation_key, step order by id) as number
+            union all
+            -- The application went: then what has no end of its own has ended too.
+            select rm, instance, object_id, '', id, timestamp_ns, 0, '', null, 0, null
+            from {schema}.events
+            where type_number = 2 and change_type_number = 3 and change_detail_number = 0
+            union all
+            -- It came into a queue; in front the id, as text that sorts like a number.
+            select rm, instance, reference_id, '', id, timestamp_ns, 0, '', null, 0,
+                lpad(id::text, 19, '0') collate "C" || object_id
+            from {schema}.events
+            where type_number = 4 and change_type_number = 2 and change_detail_number = 405
+        ), placed as (
+            select *,
+                substr(max(joined) over (
+                    partition by rm, instance, application order by id rows unbounded preceding), 20) as queue,
+                min(id) filter (where step = 0 and joined is null) over (
+                    partition by rm, instance, application order by id desc rows unbounded preceding) as left_id,
+                min(timestamp_ns) filter (where step = 0 and joined is null) over (
+                    partition by rm, instance, application order by id desc rows unbounded preceding) as left_ns
             from about
-            window alike as (partition by rm, instance, application, allocation_key)
+        ), counted as (
+            select *,
+                sum(step) over (partition by rm, instance, application, allocation_key
+                    order by id rows unbounded preceding) as balance,
+                row_number() over (partition by rm, instance, application, allocation_key, step order by id) as number
+            from placed
+            where step <> 0
         ), numbered as (
             select *, number + case step when 1 then greatest(0, -min(balance) over (
                 partition by rm, instance, application, allocation_key)) else 0 end as pair
             from counted
         )
         select rm, instance, application, allocation_key, pair,
-            min(id) filter (where step = 1) as begin_id, min(id) filter (where step = -1) as end_id,
+            min(id) filter (where step = 1) as begin_id,
+            coalesce(min(id) filter (where step = -1), min(left_id)) as end_id,
             min(timestamp_ns) filter (where step = 1) as begin_ns,
-            min(timestamp_ns) filter (where step = -1) as end_ns,
-            min(change_detail_number) filter (where step = -1) as end_detail,
+            coalesce(min(timestamp_ns) filter (where step = -1), min(left_ns)) as end_ns,
+            coalesce(min(change_detail_number) filter (where step = -1), min(0) filter (where left_id is not null))
+                as end_detail,
             (array_agg(resource order by step desc))[1] as resource,
+            (array_agg(queue order by step desc))[1] as queue,
             coalesce(max(nullif(message, '')) filter (where step = -1), max(message) filter (where step = 1), '')
                 as message
         from numbered
@@ -93,15 +122,10 @@ _VIEWS = """
                     and n.rm = p.rm and n.instance = p.instance and n.id > coalesce(p.begin_id, p.end_id)
                     and n.type_number = 3 and n.change_detail_number = 303
                 order by n.id limit 1) as node,
-            (select q.object_id from {schema}.events q
-                where q.reference_id = p.application and q.id < coalesce(p.begin_id, p.end_id)
-                    and q.rm = p.rm and q.instance = p.instance
-                    and q.type_number = 4 and q.change_type_number = 2 and q.change_detail_number = 405
-                order by q.id desc limit 1) as queue,
-            {schema}.time_of(p.begin_ns) as begin_time, {schema}.time_of(p.end_ns) as end_time,
+            p.queue, {schema}.time_of(p.begin_ns) as begin_time, {schema}.time_of(p.end_ns) as end_time,
             (p.end_ns - p.begin_ns) / 1e9 as seconds,
             case p.end_detail when 500 then 'released' when 501 then 'preempted' when 502 then 'timed out'
-                when 503 then 'replaced' when 504 then 'node removed' end as ended,
+                when 503 then 'replaced' when 504 then 'node removed' when 0 then 'dropped' end as ended,
             p.resource, p.message, p.begin_ns, p.end_ns, p.begin_id, p.end_id
         from {schema}.pairs p;
 
@@ -135,9 +159,10 @@ _VIEWS = """
                     filter (where change_detail_number between 202 and 212))[1] as state,
                 (array_agg(message order by id desc)
                     filter (where change_detail_number between 202 and 212 and message <> ''))[1] as message,
+                min(id) filter (where change_type_number = 2 and change_detail_number = 200) as allocated_id,
+                min(timestamp_ns) filter (where change_type_number = 2 and change_detail_number = 200) as allocated_ns,
                 count(*) filter (where change_type_number = 2 and change_detail_number = 201) as asks,
                 count(*) filter (where change_type_number = 2 and change_detail_number = 200) as allocations,
-                count(*) filter (where change_type_number = 3 and change_detail_number between 500 and 504) as ended,
                 count(*) filter (where change_detail_number = 501) as preempted
             from told
             group by rm, instance, application, life
@@ -151,12 +176,23 @@ _VIEWS = """
             (select u.object_id from {schema}.events u
                 where u.reference_id = s.application and u.rm = s.rm and u.instance = s.instance
                     and (s.next_id is null or u.id < s.next_id)
-                    and u.type_number = 5 and u.change_detail_number = 602
+                    and u.type_number = 5 and u.change_type_number <> 3 and u.change_detail_number = 602
                 order by u.id desc limit 1) as user_group,
+            -- With each allocation, behind its two events, that of what its user uses.
+            (select u.object_id from {schema}.events u
+                where u.rm = s.rm and u.instance = s.instance and u.id between s.allocated_id + 1 and s.allocated_id + 3
+                    and u.timestamp_ns = s.allocated_ns
+                    and u.type_number = 5 and u.change_type_number = 2 and u.change_detail_number = 603
+                order by u.id limit 1) as user_name,
             case s.state when 'APP_REJECT' then 'Rejected' else initcap(substr(s.state, 5)) end as state,
             {schema}.time_of(s.submitted_ns) as submitted_time, {schema}.time_of(s.accepted_ns) as accepted_time,
             {schema}.time_of(s.started_ns) as started_time, {schema}.time_of(s.finished_ns) as finished_time,
-            s.asks, s.allocations, greatest(s.allocations - s.ended, 0) as running, s.preempted,
+            s.asks, s.allocations,
+            (select count(*) from {schema}.pairs p
+                where p.rm = s.rm and p.instance = s.instance and p.application = s.application
+                    and p.begin_id >= s.first_id and (s.next_id is null or p.begin_id < s.next_id)
+                    and p.end_ns is null) as running,
+            s.preempted,
             (select jsonb_object_agg(t.resource_type, t.used order by t.resource_type) from (
                 select r.key as resource_type, sum(r.value::numeric * (p.end_ns - p.begin_ns) / 1000000000) as used
                 from {schema}.pairs p, jsonb_each_text(p.resource) r
@@ -168,23 +204,14 @@ _VIEWS = """
         from summed s;
 
     create view {schema}.queue_usage as
-        with joined as (
-            select rm, instance, reference_id as application, object_id as queue, id as from_id,
-                lead(id) over (partition by rm, instance, reference_id order by id) as until_id
-            from {schema}.events
-            where type_number = 4 and change_type_number = 2 and change_detail_number = 405
-        ), steps as (
-            select rm, instance, application, begin_id, begin_id as id, begin_ns as timestamp_ns, resource, 1 as step
+        with steps as (
+            select rm, instance, queue, begin_id as id, begin_ns as timestamp_ns, resource, 1 as step
             from {schema}.pairs where begin_id is not null
             union all
-            select rm, instance, application, begin_id, end_id, end_ns, resource, -1
+            select rm, instance, queue, end_id, end_ns, resource, -1
             from {schema}.pairs where begin_id is not null and end_id is not null
         ), below as (
-            select s.rm, s.instance, s.id, s.timestamp_ns, s.step, s.resource,
-                string_to_array(j.queue, '.') as parts
-            from steps s
-            join joined j on j.rm = s.rm and j.instance = s.instance and j.application = s.application
-                and s.begin_id > j.from_id and (j.until_id is null or s.begin_id < j.until_id)
+            select rm, instance, id, timestamp_ns, step, resource, string_to_array(queue, '.') as parts from steps
         )
         select b.rm, b.instance, array_to_string(b.parts[:depth], '.') as queue, r.key as resource_type,
             {schema}.time_of(b.timestamp_ns) as time, b.step * r.value::numeric as delta,
@@ -193,6 +220,18 @@ _VIEWS = """
                 order by b.id rows unbounded preceding) as used,
             b.id
         from below b, generate_series(1, cardinality(b.parts)) depth, jsonb_each_text(b.resource) r;
+
+    create view {schema}.user_usage as
+        select e.rm, e.instance, case e.change_detail_number when 603 then 'user' else 'group' end as kind,
+            e.object_id as name, e.reference_id as queue, r.key as resource_type,
+            {schema}.time_of(e.timestamp_ns) as time,
+            case e.change_type_number when 2 then r.value::numeric else -r.value::numeric end as delta,
+            sum(case e.change_type_number when 2 then r.value::numeric else -r.value::numeric end) over (
+                partition by e.rm, e.instance, e.change_detail_number, e.object_id, e.reference_id, r.key
+                order by e.id rows unbounded preceding) as used,
+            e.id
+        from {schema}.events e, jsonb_each_text(e.resource) r
+        where e.type_number = 5 and e.change_detail_number in (603, 604) and e.change_type_number in (2, 3);
 
     create view {schema}.node_timeline as
         select rm, instance, object_id as node, {schema}.time_of(timestamp_ns) as time,

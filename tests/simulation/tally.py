@@ -66,6 +66,11 @@ confirmed: timeout
 cycle: nothing new, nothing said
 cycle: stopped by its budget
 cycle: to its end
+event: does not fit
+event: fits again
+event: may not run
+event: may run again
+event: no victim
 event: quota preemption
 foreign: released
 node rejected: negative

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from muster_service.event_settings import DEFAULT, KEYS, EventSettings, keys_of, read
+from muster_service.event_settings import DEFAULT, KEYS, EventSettings, keys_of, merged, read
 
 NAMES = [field.name for field in fields(EventSettings) if field.name != "given"]
 
@@ -117,3 +117,43 @@ def test_a_key_that_nobody_knows_is_named_with_what_was_meant() -> None:
 
 def test_every_field_has_its_keys() -> None:
     assert {name for name in NAMES if keys_of(name)} == set(NAMES)
+
+
+@pytest.mark.parametrize("key", ["event.ringBufferCapacity", "service.event.trackingEventsEnabled"])
+def test_what_turns_tracking_off(key: str) -> None:
+    assert DEFAULT.tracks
+    assert not read({key: "0"})[0].tracks
+
+
+def test_what_turns_request_events_on_and_off() -> None:
+    assert not DEFAULT.tells_requests
+    on = {"event.requestEventsEnabled": "true"}
+    assert read(on)[0].tells_requests
+    assert not read({**on, "event.requestStoreCapacity": "0"})[0].tells_requests
+
+
+def test_what_is_added_counts_on_top_of_what_was_said() -> None:
+    assert merged({"a": "1", "event.maxStreams": "3"}, {"b": "2", "event.maxStreamsPerHost": "4"}) == (
+        {"a": "1", "event.maxStreams": "3", "b": "2", "event.maxStreamsPerHost": "4"},
+        [],
+    )
+
+
+def test_a_bad_value_is_not_taken_in_so_that_the_record_alone_says_what_is_in_use() -> None:
+    said = {"event.maxStreams": "3"}
+    extra, (problem,) = merged(said, {"event.maxStreams": "many", "other": "x"})
+    assert extra == {"event.maxStreams": "3", "other": "x"}
+    assert problem.startswith('event.maxStreams: "many" is not ')
+    assert problem.endswith("; 3 stays in use")
+    assert merged({}, {"event.maxStreams": "many"})[0] == {}
+
+
+def test_the_newer_of_two_names_of_one_setting_counts() -> None:
+    said = {"service.event.requestStoreCapacity": "3"}
+    extra, problems = merged(said, {"event.requestCapacity": "5"})
+    assert (extra, problems) == ({"event.requestCapacity": "5"}, [])
+    assert merged(said, {"event.requestCapacity": "bad"})[0] == said
+
+
+def test_a_key_that_nobody_knows_is_kept_as_every_other() -> None:
+    assert merged({}, {"event.other": "x"})[0] == {"event.other": "x"}

@@ -21,7 +21,7 @@ RUN_TIMEOUT_S = 60
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_TIMEOUT_S + 2 * RUN_TIMEOUT_S)]
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the Go example is not tried")
 
-# The last one is no RM: test_state_consumer.py compares what it says with REST.
+# The last two are no RMs: test_state_consumer.py and test_derive_faust.py run them.
 NOT_HERE = {"python/wire.py", "run_all.py", "python/objects.py", "python/consume_events.py"}
 
 # Of what each program prints: these lines' beginnings, in this order, among others. A program judges the rest itself.

@@ -26,6 +26,12 @@ _MAXIMA = {
     Detail.APP_CANNOTRUN_QUOTA: (True, Detail.APP_CANNOTRUN_QUOTA),
     Detail.APP_RUNNABLE_QUOTA: (False, Detail.APP_CANNOTRUN_QUOTA),
 }
+# Behind what it comes: an allocation's events stand together. (A group's also behind the link of an application.)
+_BEHIND = {
+    Detail.NODE_ALLOC: (Detail.APP_ALLOC, *_GONE),
+    Detail.UG_USER_RESOURCE: (Detail.NODE_ALLOC,),
+    Detail.UG_GROUP_RESOURCE: (Detail.UG_USER_RESOURCE,),
+}
 _WORDS = (
     (" does not fit in queue ", " has become schedulable in queue "),
     (" exceeds the available user quota ", " fits in the available user quota"),
@@ -51,6 +57,7 @@ class EventSums:
         self.users: dict[tuple[str, str], Counter[str]] = {}
         self.groups: dict[tuple[str, str], Counter[str]] = {}
         self.limits: dict[tuple[str, str, bool], tuple[Amounts, str]] = {}
+        self._last: Event | None = None
         self._partitions = 0  # (most at a time: queues of two may have one path, so their limits cannot be told apart)
         self.links: dict[str, str] = {}
         # Who may not run, and why; who was told that an ask of theirs does not fit.
@@ -59,6 +66,11 @@ class EventSums:
 
     def take(self, event: Event) -> None:
         """One more event."""
+        last, self._last = self._last, event
+        behind = _BEHIND.get(event.detail)
+        if behind is not None and last is not None and last.detail is not Detail.UG_APP_LINK:
+            same = (last.change, last.resource) == (event.change, event.resource)
+            must(last.detail in behind and same, "event sum", f"{event} behind {last}")
         sign = {Change.ADD: 1, Change.REMOVE: -1}.get(event.change, 0)
         amounts = amounts_of(event)
         match (event.type, event.detail):

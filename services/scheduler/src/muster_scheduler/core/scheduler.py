@@ -59,7 +59,7 @@ from muster_scheduler.core.states import AppEvent, AppState
 _SHOWN_MAX = 200  # characters of a name in an answer
 # So many asks and allocations that go because the RM registers anew have their own events: they are all in one
 # transaction with its registration, which must not take too long.
-ENDED_ONE_BY_ONE_MAX = 50_000
+ENDED_ONE_BY_ONE_MAX = 100_000
 _ANEW = "the resource manager registered again"
 
 # A search may set something free (a reservation that is not needed any more) for which others wait: they look in the

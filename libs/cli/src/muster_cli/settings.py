@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from muster_bus.settings import LogSettings
@@ -12,7 +13,7 @@ from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.settings import GatewaySettings
 from muster_scheduler.service.settings import SchedulerSettings
 from muster_scheduler.view.settings import ViewSettings
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from muster_cli import logs
 from muster_cli.composition import Composed, compose, parse_assignment
@@ -68,13 +69,30 @@ def load(
     given = os.environ if environment is None else environment
     if file is None and given.get(SETTINGS_VARIABLE):
         file = Path(given[SETTINGS_VARIABLE])
-    return compose(
+    composed = compose(
         MusterSettings,
         defaults=defaults,
         file=file,
         environment=given,
         flags=[*map(parse_assignment, assignments), *flags],
     )
+    return _with_parquet_moved(composed)
+
+
+def _with_parquet_moved(composed: Composed[MusterSettings]) -> Composed[MusterSettings]:
+    """A table ``publisher.sinks.parquet`` is about the store that a command has by default, if nobody named its folder.
+
+    What the table does not say is as in that default; so two stores never go by one name unless somebody gave both.
+    """
+    publisher = composed.values.publisher
+    given = publisher.sinks.get("parquet")
+    if publisher.parquet_dir is None or ("publisher", "parquet_dir") in composed.origins:
+        return composed
+    if given is None or "kind" in given:
+        return composed
+    table = {"location": SecretStr(str(publisher.parquet_dir)), **given}
+    moved = publisher.model_copy(update={"parquet_dir": None, "sinks": {**publisher.sinks, "parquet": table}})
+    return replace(composed, values=composed.values.model_copy(update={"publisher": moved}))
 
 
 def embedded_defaults(data_dir: Path) -> dict[str, object]:

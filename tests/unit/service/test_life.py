@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from muster_service.life import Life
+from muster_service.life import Life, together
 
 
 async def _for_ever() -> None:
@@ -110,3 +110,15 @@ async def test_a_cancellation_that_is_swallowed_is_said_again() -> None:
         await life.cancel_tasks()
     assert swallowed == 1
     assert task.cancelled()
+
+
+async def test_what_is_done_together_has_ended_when_one_has_failed() -> None:
+    done: list[str] = []
+
+    async def slow() -> None:
+        await asyncio.sleep(0.01)
+        done.append("slow")
+
+    with pytest.raises(ValueError, match="broken"):
+        await together([_fails(), slow()])
+    assert done == ["slow"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any
 
 import structlog
@@ -12,6 +12,16 @@ log = structlog.get_logger(__name__)
 
 # A task that ends as it should takes milliseconds.
 _CANCEL_AGAIN_S = 1.0
+
+
+async def together(work: Iterable[Awaitable[None]]) -> None:
+    """Does all of it at once. Raises the first error, but only when all of it has ended.
+
+    (``asyncio.gather`` lets the others go on behind its back, with what the caller takes back by then.)
+    """
+    for ended in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 class Life:

@@ -12,7 +12,7 @@ from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
-from muster_service.life import Life
+from muster_service.life import Life, together
 from starlette.routing import BaseRoute
 
 from muster_event_publisher import metrics
@@ -134,7 +134,7 @@ class PublisherService:
         self._life.begin()
         # 1. rings first, as large as each RM wants its own: who asks at once gets the history
         await self.rm_settings.start()
-        await asyncio.gather(*(feed.start() for feed in self._feeds))
+        await together(feed.start() for feed in self._feeds)
         # 2. then what follows the log
         self._follow_tasks = [self._life.watch(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
         self._export_tasks = [self._life.watch(exporter.run(), "export") for exporter in self._exporters]
@@ -165,7 +165,7 @@ class PublisherService:
         try:
             async with asyncio.timeout(self.settings.stop_timeout_s):
                 # 1. the followers read to the log's end, then the exporters write it
-                await asyncio.gather(*map(self._stop_following, self._feeds, self._follow_tasks))
+                await together(map(self._stop_following, self._feeds, self._follow_tasks))
                 for exporter in self._exporters:
                     exporter.finish()
                 await asyncio.gather(*self._export_tasks)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
-from muster_bus.errors import LogUnavailable
+from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 
 from muster_event_publisher import metrics
@@ -173,11 +173,17 @@ async def tail_start(
 
 
 async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[list[Record]]:
-    """The visible records in ``[start, end)``, in pieces."""
+    """The visible records in ``[start, end)``, in pieces; those that retention has left by the time they are read."""
     reader.seek(start)
     attempts = 0
     while reader.position < end:
-        records = list(await reader.read(_PIECE, _READ_TIMEOUT_S))
+        try:
+            records = list(await reader.read(_PIECE, _READ_TIMEOUT_S))
+        except OffsetGone as gone:
+            if gone.first <= reader.position:
+                raise  # not retention: the log has lost its end
+            reader.seek(gone.first)
+            continue
         attempts = 0 if records else attempts + 1
         if attempts == _ATTEMPTS:
             raise LogUnavailable(f"no records from position {reader.position}, though the log ends at {end}")

@@ -16,6 +16,7 @@ from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics, parse_state_key
 from muster_service import event_settings
 from muster_service.event_settings import EventSettings
+from muster_service.life import together
 
 from muster_event_publisher.codec import registered_extra_config
 from muster_event_publisher.settings import PublisherSettings
@@ -90,7 +91,8 @@ class RmSettings:
             self._readers[partition] = await self._bus.reader(self._topics.state, partition)
         try:
             async with asyncio.timeout(self._start_s):
-                await asyncio.gather(*map(self._read_all, partitions))
+                # (All have ended by then: follow() goes on with the same readers.)
+                await together(map(self._read_all, partitions))
         except (TimeoutError, LogError) as error:
             log.warning(
                 "the RMs' event settings are not read yet; until then the publisher's own hold",

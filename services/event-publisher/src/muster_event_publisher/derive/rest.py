@@ -85,13 +85,14 @@ class UsageRest:
         return [f"usage of partition {partition} is not followed" for partition in sorted(self._silent)]
 
     async def _follow(self, partition: int, reader: LogReader) -> None:
-        # 1. not further back than memory takes; which is why something may be missing before the first record
-        first, end = await reader.first_offset(), await reader.end_offset()
-        start = max(first, end - self.settings.rest_records_max)
-        reader.seek(start)
-        missing = start > 0
+        start: int | None = None
         while True:
             try:
+                # 1. not further back than memory takes; which is why something may be missing before the first record
+                if start is None:
+                    first, end = await reader.first_offset(), await reader.end_offset()
+                    start = max(first, end - self.settings.rest_records_max)
+                    reader.seek(start)
                 records = await reader.read(_READ_RECORDS, _POLL_S)
             except OffsetGone as gone:
                 reader.seek(gone.first)
@@ -105,7 +106,7 @@ class UsageRest:
             # 2. into the table
             for record in records:
                 try:
-                    self.table.take(record, missing)
+                    self.table.take(record, start > 0)
                 except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError):
                     metrics.USAGE_UNREADABLE.inc()
             metrics.USAGE_RECORDS.set(len(self.table))

@@ -27,6 +27,9 @@ __all__ = ["Exporter", "FlushPolicy", "Retry"]
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
+# Longest wait for the one record that the log is recognised by.
+_LOOK_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -129,11 +132,12 @@ class Exporter:
         while True:
             try:
                 progress = await self._started_at(self._feed.partition)
-                self._reader = await self._bus.reader(self._topic, self._feed.partition)
+                if self._reader is None:
+                    self._reader = await self._bus.reader(self._topic, self._feed.partition)
                 self._position = self._start = await self._resume_at(progress)
                 self.problem = None
                 return
-            except (SinkError, LogUnavailable) as error:
+            except (SinkError, LogUnavailable, OffsetGone) as error:  # gone: retention was here in between
                 pause_s = await self._pause(error, pause_s)
 
     async def _resume_at(self, progress: Progress | None) -> int:
@@ -150,7 +154,10 @@ class Exporter:
             return first
         if progress.last.offset < end:
             self._reader.seek(progress.last.offset)
-            records = await self._reader.read(1, 5.0)
+            records = await self._reader.read(1, _LOOK_S)
+            if not records and self._reader.position <= progress.last.offset:
+                # Silence says nothing about which log it is. (Where there is a hole, the position moves.)
+                raise LogUnavailable(f"{self._topic}[{self._feed.partition}] gives nothing at {progress.last.offset}")
             runs = batch_of(self._feed.partition, records, 0, 0).runs
             last = progress.last
             if runs and (runs[0].offsets[0], runs[0].rm_id, runs[0].instance, runs[0].first_id) == last:

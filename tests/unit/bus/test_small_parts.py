@@ -9,7 +9,7 @@ from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.log import Log
 from muster_bus.metrics import Metric
 from muster_bus.settings import LogSettings, make_log
-from muster_bus.topics import Topics, parse_state_key, state_key
+from muster_bus.topics import Topics, event_id_of, parse_state_key, state_key
 from pydantic import ValidationError
 
 
@@ -35,6 +35,18 @@ def test_state_keys_come_back(rm_id: str, part: str) -> None:
     key = state_key(rm_id, "application", part, "7")
     assert parse_state_key(key) == (rm_id, "application", (part, "7"))
     assert key.count(b"/") == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "number"),
+    [
+        (b"0", 0), (b"007", 7), (str(2**63 - 1).encode(), 2**63 - 1), (str(2**63).encode(), None), (None, None),
+        (b"", None), (b"-1", None), (b"+1", None), (b"1_0", None), (b" 1", None), (b"9" * 5_000, None),
+        ("\u0663".encode(), None),
+    ],
+)  # fmt: skip
+def test_ids_of_events_are_read_whatever_they_hold(header: bytes | None, number: int | None) -> None:
+    assert event_id_of(header) == number
 
 
 def test_known_values_of_kafkas_hash() -> None:

@@ -6,8 +6,10 @@ import random
 from collections import Counter
 
 import pytest
+from muster_bus.backends.rules import size_of
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
+from muster_event_publisher import metrics
 from muster_event_publisher.derive.batches import PartitionDeriver
 from muster_event_publisher.derive.table import UsageTable
 from muster_event_publisher.derive.usage import S_IN_NS, Kind, ancestry, seconds
@@ -219,3 +221,28 @@ def test_larger_windows_are_sums_of_smaller_ones() -> None:
             assert total == Counter(large.quantity_ns)
             assert large.allocations == sum(part.allocations for part in parts)
             assert large.peak == {name: max(p.peak.get(name, 0) for p in parts) for name in large.peak}
+
+
+def test_names_without_end_are_left_out_and_every_record_fits_into_the_log() -> None:
+    deriver = PartitionDeriver(TOPICS, 0, window_s=WINDOW_S, refresh_windows=5)
+    usual = {"memory": 7, "vcore": 3}
+
+    def gain(number: int, amounts: dict[str, int]) -> Record:
+        value = usage_event(
+            EventRecord.APP, EventRecord.ADD, EventRecord.APP_ALLOC, "app", f"k{number}", START_NS + number, amounts
+        )
+        return Record(TOPICS.events, 0, number, 0, b"rm", value, headers("rm", number))
+
+    before = metrics.USAGE_LEFT_OUT._value.get()
+    deriver.take([gain(0, usual)])
+    for number in range(1, 200):
+        odd = {f"\U0001f600{'x' * 200}/{number}/{index}": 2**53 for index in range(128)}
+        deriver.take([gain(number, usual | odd)])
+        derived = deriver.flush()
+        assert max(size_of(record) for record in (*derived.records, *derived.states)) < 1 << 20
+    assert metrics.USAGE_LEFT_OUT._value.get() > before
+    rm = deriver.usage_of("rm")
+    assert rm is not None
+    held = rm.held(Kind.APPLICATION, "app")
+    assert {name: held[name] for name in usual} == {"memory": 1400, "vcore": 600}, "the others count on"
+    assert len(held) > 32

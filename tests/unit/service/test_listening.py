@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from muster_service.addresses import ListenAddress, OptionalListenAddress, listen, parse_address
+from muster_service.addresses import ListenAddress, OptionalListenAddress, host_of_peer, listen, parse_address
 from muster_service.http_server import HttpServer
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -147,3 +147,17 @@ def test_a_setting_that_is_no_address_is_named(field: str, value: str) -> None:
     with pytest.raises(ValidationError, match=f"{field} '{value}': expected host:port"):
         _Settings.model_validate({field: value})
     assert _Settings(http_address="[::1]:80").http_address == "[::1]:80"
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:127.0.0.1:5000", "127.0.0.1"),
+        ("ipv6:[::1]:5000", "::1"),
+        ("ipv6:%5Bfe80::1%5D:5000", "fe80::1"),
+        ("unix:/run/muster.sock", "unix:/run/muster.sock"),
+        ("", ""),
+    ],
+)
+def test_the_host_of_a_peer(peer: str, host: str) -> None:
+    assert host_of_peer(peer) == host

@@ -131,9 +131,20 @@ HEADER_INSTANCE = "instance"  # the RM's InstanceUUID
 HEADER_TRACKING = "tracking"  # b"1": for history, REST and streams; b"0": for the shim only (seed 002)
 HEADER_STORE_CAPACITY = "store"  # of untracked events: how many of them the RM wants to be kept; decimal
 
+# Ids are signed 64-bit numbers where they are stored. A longer decimal is not converted at all.
+_EVENT_ID_LIMIT, _EVENT_ID_DIGITS_MAX = 2**63, 19
+
 # Headers of si.dead-letters.v1; the derived topics of events have the origin too.
 HEADER_ERROR = "error"  # one sentence; never the record's content
 HEADER_ORIGIN = "origin"  # topic/partition/offset
+
+
+def event_id_of(header: bytes | None) -> int | None:
+    """The number in HEADER_EVENT_ID; None for what is none, whatever it holds."""
+    if header is None or len(header) > _EVENT_ID_DIGITS_MAX or not header.isdigit():
+        return None
+    number = int(header)
+    return number if number < _EVENT_ID_LIMIT else None
 
 
 def state_key(rm_id: str, kind: str, *parts: str) -> bytes:

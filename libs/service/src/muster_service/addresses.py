@@ -1,10 +1,11 @@
-"""Addresses to listen on: read, and bound."""
+"""Addresses to listen on: read, and bound; and who calls."""
 
 from __future__ import annotations
 
 import errno
 import socket
 from typing import Annotated
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, ValidationInfo
 
@@ -24,6 +25,14 @@ def parse_address(field: str, text: str) -> tuple[str, int]:
     if not well_formed or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{field} {text!r}: {_EXPECTED}")
     return host, int(port)
+
+
+def host_of_peer(peer: str) -> str:
+    """The address of gRPC's name for a peer (``ipv4:127.0.0.1:5000``), without its port."""
+    kind, _, address = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return peer
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _checked(value: str, info: ValidationInfo) -> str:

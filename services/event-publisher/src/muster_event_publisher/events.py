@@ -24,12 +24,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from muster_bus.log import Headers, Record
-from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING, event_id_of
 
-# Ids are stored as signed 64-bit numbers.
-_ID_LIMIT = 2**63
-# Longest decimal that can be below the limit: what is longer is not converted at all.
-_ID_DIGITS = 19
 # In place of an id.
 _MALFORMED, _SHIM = -1, -2
 
@@ -114,13 +110,12 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
     for record in records:
         headers, value = record.headers, record.value
         # The scheduler writes id first; the other headers are the same from record to record.
-        if len(headers) == 4 and headers[1:] == last_tail and headers[0][0] == HEADER_EVENT_ID and value is not None:
-            number = headers[0][1]
-            if len(number) <= _ID_DIGITS and number.isdigit() and int(number) == next_id:
-                offsets.append(record.offset)
-                values.append(value)
-                next_id += 1
-                continue
+        as_before = len(headers) == 4 and headers[1:] == last_tail and headers[0][0] == HEADER_EVENT_ID
+        if as_before and value is not None and event_id_of(headers[0][1]) == next_id:
+            offsets.append(record.offset)
+            values.append(value)
+            next_id += 1
+            continue
         rm_id, instance, event_id = _event_of(record)
         if event_id == _SHIM:
             shim.append(ShimEvent(rm_id, instance, record.offset, value))
@@ -143,12 +138,11 @@ def batch_of(partition: int, records: Sequence[Record], start: int, end: int) ->
 def _event_of(record: Record) -> tuple[str, str, int]:
     """RM, instance and id; the id is _SHIM for a shim event, _MALFORMED for what is no event."""
     headers = dict(record.headers)
-    number = headers.get(HEADER_EVENT_ID, b"")
     try:
         rm_id, instance = headers[HEADER_RM_ID].decode(), headers[HEADER_INSTANCE].decode()
     except (KeyError, UnicodeDecodeError):
         return "", "", _MALFORMED
     if headers.get(HEADER_TRACKING) == b"0":
         return rm_id, instance, _SHIM
-    event_id = int(number) if number.isdigit() and len(number) <= _ID_DIGITS else _MALFORMED
-    return rm_id, instance, event_id if event_id < _ID_LIMIT else _MALFORMED
+    event_id = event_id_of(headers.get(HEADER_EVENT_ID))
+    return rm_id, instance, _MALFORMED if event_id is None else event_id

@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -23,6 +22,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
+from muster_service.addresses import host_of_peer
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
@@ -94,7 +94,7 @@ class EventsService:
 
     def _peer(self, context: Any) -> str:
         """The caller's address; through a trusted proxy, what the proxy says."""
-        host = host_of(context.peer())
+        host = host_of_peer(context.peer())
         if host in self._trusted:
             for name, value in context.invocation_metadata() or ():
                 if name == FORWARDED_METADATA and isinstance(value, str):
@@ -142,14 +142,6 @@ async def _refuse(
     async with asyncio.timeout(_LAST_WORDS_S):
         await context.abort(code, story, (SOURCE_METADATA, *places))
     raise AssertionError("abort raises")
-
-
-def host_of(peer: str) -> str:
-    """The address of gRPC's name for a peer (``ipv4:127.0.0.1:5000``), without its port."""
-    kind, _, address = unquote(peer).partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return peer
-    return address.rpartition(":")[0].strip("[]")
 
 
 class EventsDoor:

@@ -69,5 +69,8 @@ DERIVE_MISSING = Counter(
     "muster_publisher_derive_missing_total", "Offsets that retention deleted before anything was derived from them"
 )
 DERIVE_LAG = Gauge("muster_publisher_derive_lag_offsets", "Log offsets that nothing is derived from yet", ["partition"])
+USAGE_LEFT_OUT = Counter(
+    "muster_publisher_usage_left_out_total", "Quantities not summed: a subject held too many different types of them"
+)
 USAGE_RECORDS = Gauge("muster_publisher_usage_records", "Records of usage in memory, for REST")
 USAGE_UNREADABLE = Counter("muster_publisher_usage_unreadable_total", "Records of usage that cannot be read")

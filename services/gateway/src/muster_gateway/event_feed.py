@@ -33,7 +33,7 @@ from typing import NamedTuple
 import structlog
 from muster_bus.errors import BusError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING, Topics
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING, Topics, event_id_of
 from muster_service.request_store import RequestStore, capacity_of
 
 from muster_gateway import metrics
@@ -315,5 +315,4 @@ class EventFeed:
 def _id_of(record: Record) -> int | None:
     """None: untracked, for the RM only."""
     headers = dict(record.headers)
-    number = headers.get(HEADER_EVENT_ID, b"")
-    return int(number) if headers.get(HEADER_TRACKING) != b"0" and number.isdigit() else None
+    return event_id_of(headers.get(HEADER_EVENT_ID)) if headers.get(HEADER_TRACKING) != b"0" else None

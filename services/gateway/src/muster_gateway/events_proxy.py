@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 import grpc
 import structlog
 from muster_proto.muster.v1 import events_pb2
+from muster_service.addresses import host_of_peer
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError, GatewayStopping
@@ -180,14 +180,8 @@ async def _refuse(context: Any, error: Exception, method: str) -> None:
 def _forwarded(context: Any) -> grpc.aio.Metadata:
     """The caller's metadata, and who it is."""
     given = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
-    return grpc.aio.Metadata(*given, (_FORWARDED, _host_of(context.peer())))
+    return grpc.aio.Metadata(*given, (_FORWARDED, host_of_peer(context.peer())))
 
 
 def _is_forwarded(name: str) -> bool:
     return not name.startswith(_NOT_FORWARDED) and name not in _NOT_FORWARDED_NAMES
-
-
-def _host_of(peer: str) -> str:
-    """The address of gRPC's name for a peer (``ipv4:127.0.0.1:5000``), without its port."""
-    kind, _, address = unquote(peer).partition(":")
-    return address.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer

@@ -13,10 +13,12 @@ from muster_bus.topics import (
     HEADER_RM_ID,
     HEADER_TRACKING,
     Topics,
+    event_id_of,
     parse_state_key,
     state_key,
 )
 
+from muster_event_publisher import metrics
 from muster_event_publisher.codec import decode
 from muster_event_publisher.derive.facts import fact_of
 from muster_event_publisher.derive.fan_out import FanOut
@@ -25,8 +27,6 @@ from muster_event_publisher.errors import UsageMismatch
 
 # Kind and name, in keys, of the record that says until when an RM's usage is known.
 KNOWN_KIND, KNOWN_NAME = "rm", "-"
-# Longest decimal of an event's id: ids are signed 64-bit numbers.
-_ID_DIGITS = 19
 
 
 class Derived(NamedTuple):
@@ -124,6 +124,8 @@ class PartitionDeriver:
 
     def _flush(self, rm_id: str, rm: RmUsage) -> None:
         shown, states = rm.flush()
+        metrics.USAGE_LEFT_OUT.inc(rm.left_out)
+        rm.left_out = 0
         topic, partition = self._topics.usage, self._partition
         rm_header, instance = (HEADER_RM_ID, rm_id.encode()), (HEADER_INSTANCE, rm.instance.encode())
         for one in shown:
@@ -144,11 +146,11 @@ class PartitionDeriver:
 def _identity(record: Record) -> tuple[str, str, int] | None:
     """RM, instance and id of a tracking event; None for an event of the shim, and for what is no event."""
     headers = dict(record.headers)
-    number = headers.get(HEADER_EVENT_ID, b"")
-    if headers.get(HEADER_TRACKING) == b"0" or not number.isdigit() or len(number) > _ID_DIGITS:
+    event_id = event_id_of(headers.get(HEADER_EVENT_ID))
+    if headers.get(HEADER_TRACKING) == b"0" or event_id is None:
         return None
     try:
-        return headers[HEADER_RM_ID].decode(), headers[HEADER_INSTANCE].decode(), int(number)
+        return headers[HEADER_RM_ID].decode(), headers[HEADER_INSTANCE].decode(), event_id
     except (KeyError, UnicodeDecodeError):
         return None
 

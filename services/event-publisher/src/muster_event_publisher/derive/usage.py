@@ -113,6 +113,9 @@ _Subject = tuple[Kind, str]
 StateWrite = tuple[tuple[str, str], bytes | None]
 _MARK = ("rm", "-")
 _MARK_FIELDS = ("applied", "instance", "ended", "until_ns", "window_ns")
+# Names of quantities in one book: their texts and some digits each, three times over, stay below the log's limit of a
+# record (1 MiB). Few names need no counting.
+_NAMES_BYTES_MAX, _NAME_OVERHEAD_BYTES, _FEW_NAMES = 256 * 1024, 48, 32
 # A repeat from before so many other instances would have to be years old.
 _ENDED_KEPT = 16
 
@@ -142,7 +145,7 @@ class RmUsage:
         self.ended: list[str] = []  # instances before this one: their events are repeats
         self.applied = -1  # the last event id that went into everything it concerns
         self.until_ns = 0  # time of the newest event: usage is known until then
-        self.repeated = self.unmatched = 0
+        self.repeated = self.unmatched = self.left_out = 0
         self._books: dict[_Subject, _Book] = {}
         self._touched: dict[_Subject, _Book] = {}
         self._dropped: list[_Subject] = []
@@ -218,7 +221,7 @@ class RmUsage:
         if event_id <= book.event_id:
             return  # as above
         self._roll(book, self.until_ns)
-        for name, value in quantities.items():
+        for name, value in self._with_room(book, quantities):
             now = book.held.get(name, 0) + sign * value
             if now < 0:
                 # The addition was before the log's beginning, or while tracking was off.
@@ -230,6 +233,23 @@ class RmUsage:
                 book.held.pop(name, None)
         book.allocations += allocations
         self._note(book, event_id)
+
+    def _with_room(self, book: _Book, quantities: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+        """The quantities that the book has room for: names without end are counted as left out."""
+        few = max(len(book.held), len(book.quantity_ns), len(book.peak)) + len(quantities) <= _FEW_NAMES
+        if few or all(name in book.held for name in quantities):
+            return quantities.items()
+        known = {*book.held, *book.quantity_ns, *book.peak}
+        room = _NAMES_BYTES_MAX - sum(map(_name_bytes, known))
+        taken: list[tuple[str, int]] = []
+        for name, value in quantities.items():
+            if name not in known:
+                room -= _name_bytes(name)
+                if room < 0:
+                    self.left_out += 1
+                    continue
+            taken.append((name, value))
+        return taken
 
     def _note(self, book: _Book, event_id: int) -> None:
         subject = (book.kind, book.name)
@@ -373,6 +393,11 @@ def ancestry(path: str) -> Iterator[str]:
     while path:
         yield path
         path = path.rpartition(".")[0]
+
+
+def _name_bytes(name: str) -> int:
+    """At most so many bytes it takes in JSON, with what stands around it."""
+    return (len(name) if name.isascii() and name.isprintable() else 12 * len(name)) + _NAME_OVERHEAD_BYTES
 
 
 def _raise(peak: Quantities, held: Quantities) -> None:

@@ -157,6 +157,10 @@ SECRET = "s3cret-of-mine"
         {"postgres": {"dsn": f"postgresql://u:{SECRET}@h/d", "schema": "A;"}},
         {"postgres": {"dsn": "d", "pasword": SECRET}},
         {"parquet": {"location": f"s3://key:{SECRET}@bucket/p"}},
+        {"parquet": {"location": f"s3://key:{SECRET}\u2100@bucket/p"}},
+        {"parquet": {"location": f"s3://key:with/{SECRET}@bucket/p"}},
+        {"parquet": {"location": f"s3://bucket/p?endpoint=ftp://key:{SECRET}@host:1"}},
+        {"parquet": {"location": f"s3://bucket/p?endpoint=http://key:{SECRET}%40host:1"}},
         {"parquet": {"location": "s3://bucket/p?nonsense=1", "access_key_id": "a", "secret_access_key": SECRET}},
     ],
 )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -76,12 +76,12 @@ def place_of(
         if not location:
             raise ValueError("expected a folder or s3://bucket/prefix")
         return LocalPlace(Path(location))
-    parts = urlsplit(location)
-    if "@" in parts.netloc:
+    if "@" in unquote(location):
         raise ValueError(
-            "credentials do not belong into an address: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
-            "environment, or the settings access_key_id and secret_access_key"
+            "credentials do not belong into an address, nor does any '@': expected AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY in the environment, or the settings access_key_id and secret_access_key"
         )
+    parts = urlsplit(location)
     if parts.scheme != "s3" or not parts.netloc:
         raise ValueError(f"{parts.scheme}://{parts.netloc}: expected a folder or s3://bucket/prefix")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -61,6 +61,9 @@ _STAGING = "muster_event_staging"
 _DAY_TABLE = re.compile(r"events_\d{8}").fullmatch
 _Row = tuple[Any, ...]
 
+# In place of what the library says of a DSN, which quotes parts of it.
+DSN_NOT_VALID = "postgres_dsn is not valid, expected postgresql://user:…@host/database"
+
 
 class PostgresOptions(BaseModel):
     """What ``[publisher.sinks.NAME]`` can say."""
@@ -273,9 +276,7 @@ class PostgresSink:
             )
         except ValueError:
             # The error may quote the DSN, and its cause too.
-            raise SinkUnfit(
-                self.name, "postgres_dsn is not valid, expected postgresql://user:…@host/database"
-            ) from None
+            raise SinkUnfit(self.name, DSN_NOT_VALID) from None
         try:
             await self._migrate(connection)
             # INCLUDING nothing: no keys and no indexes, it is emptied at each commit.

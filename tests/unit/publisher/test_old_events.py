@@ -222,3 +222,19 @@ async def _missing(lines: Lines, first: int, next_id: int) -> None:
     said = json.loads(await lines.next())
     assert said["message"] == f"events {first} to {next_id - 1} are missing from the log"
     assert (said["NextID"], said["InstanceUUID"]) == (next_id, INSTANCE)
+
+
+async def test_of_old_events_one_look_up_reads_ten_thousand_whatever_an_rm_allows() -> None:
+    asked: list[int] = []
+
+    class Large(Store):
+        async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
+            asked.append(count)
+            return OldEvents(start, [event(start)])
+
+    rings = Rings(10)
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(5, [event(5)])
+    found = await EventSource(rings, [], TOPICS, [Large()]).old(ring, 0, 2**32 - 1)
+    assert found is not None
+    assert asked == [10_000]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_event_publisher import render
 from muster_event_publisher.codec import UNREADABLE_MESSAGE
+from muster_event_publisher.history import columns
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
 from unit.publisher.feeding import event
 
@@ -137,3 +138,15 @@ def test_a_reference_whose_length_takes_two_bytes_and_which_is_cut() -> None:
     begin = value.index(b"\x4a")
     cut = value[:begin] + b"\x4a\xc8\x21" + b"x" * 199
     assert render.event_json(cut) == render.event_json_by_field(cut)
+
+
+def test_large_resources_are_rendered_and_not_remembered() -> None:
+    before = sum(map(len, render._BACKS)), sum(map(len, columns._KNOWN))
+    large = Resource(resources={f"{'x' * 50}{n}": Quantity(value=1) for n in range(1_000)})
+    value = EventRecord(
+        type=EventRecord.APP, objectID="a", timestampNano=1_750_000_000_000_000_000, eventChangeType=EventRecord.ADD,
+        eventChangeDetail=EventRecord.APP_ALLOC, resource=large,
+    ).SerializeToString()  # fmt: skip
+    assert len(json.loads(render.event_json(value))["resource"]["resources"]) == 1_000
+    assert len(columns.columns_of([value]).resource[0]) == 1_000
+    assert (sum(map(len, render._BACKS)), sum(map(len, columns._KNOWN))) == before

@@ -19,6 +19,7 @@ from muster_event_publisher.render import event_json
 from muster_event_publisher.ring import Rings
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStream, EventStreams, StreamLimits
+from muster_service.event_settings import EventSettings
 from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.running import TOPICS, Running, eventually, running, until_next
 
@@ -458,3 +459,53 @@ async def test_a_dropped_client_has_as_long_for_the_reason_as_it_may_stall(monke
         client.reads.set()
         await task
         assert b"go on with ?start=0" in client.body
+
+
+async def test_a_client_that_leaves_while_it_is_told_why_ends_like_any_other() -> None:
+    rings = Rings(100)
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(0)])
+    streams = EventStreams(StreamLimits(10, 10, 5, 3600.0, 0), ManualClock())
+    client = Collector(stalled=True)
+    stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
+    task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+    await asyncio.sleep(0)
+    ring.extend(1, [event(n) for n in range(1, 20)])
+    await asyncio.sleep(0.01)
+    stream.check()
+    await asyncio.sleep(0.01)
+    assert not task.done(), "it waits for the last line to be taken"
+    client.left.set()
+    await asyncio.wait({task}, timeout=10)
+    assert task.done()
+    assert not task.cancelled(), "the server would call that an error of the application"
+    assert task.exception() is None
+    assert len(streams) == 0
+
+
+async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_turned_on() -> None:
+    rings, on = Rings(100), {"other"}
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(0)])
+
+    class Settings:
+        def of(self, rm_id: str) -> EventSettings:
+            return EventSettings()
+
+        def tracks(self, rm_id: str) -> bool:
+            return rm_id in on
+
+        def registered(self) -> list[str]:
+            return ["other"]
+
+    streams = EventStreams(StreamLimits(10, 10, 100, 3600.0, 0), ManualClock())
+    client = Collector(stalled=False)
+    stream = EventStream(streams, EventSource(rings, [], TOPICS, settings=Settings()), None, 0, "host", [])
+    task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+    await asyncio.sleep(0.01)
+    assert client.body == b""
+    on.add("rm")
+    rings.resize("rm")
+    await eventually(lambda: client.events == lines_of(range(1)))
+    client.left.set()
+    await task

@@ -23,6 +23,8 @@ _BACKS: dict[bytes, bytes | None] = {}
 # Upper parts of time stamps: 34 s each.
 _UPPER_TIMES: dict[bytes, int | None] = {}
 _PIECES_MAX = 8_192
+# A longer resource is not rendered from its bytes, and not remembered.
+_BACK_BYTES_MAX = 2 + 127
 # Chunks of streams: some 60 KB each.
 _CHUNKS_KEPT = 16
 # ASCII that JSON takes as it is.
@@ -77,6 +79,8 @@ def _quick(value: bytes) -> bytes | None:
                 return None
         # 5. the resource, to the record's end
         piece = value[position:]
+        if len(piece) > _BACK_BYTES_MAX:
+            return None
         back = _BACKS[piece] if piece in _BACKS else _remember(_BACKS, piece, _back(piece))
         if details is None or back is None:
             return None

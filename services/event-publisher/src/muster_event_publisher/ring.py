@@ -312,11 +312,12 @@ class Rings:
         return ring
 
     def resize(self, rm_id: str) -> None:
-        """Gives the RM's ring the capacity that is said now, and wakes who reads it."""
+        """Gives the RM's ring the capacity that is said now, and wakes who reads it, or waits for one to read."""
         ring = self._rings.get(rm_id)
         if ring is not None:
             ring.resize(self.capacity_of(rm_id))
             ring.changed.notify()
+            self.changed.notify()
 
     def wake_all(self) -> None:
         """Wakes all who wait, so that they see that the service stops."""

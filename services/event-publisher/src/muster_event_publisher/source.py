@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 # Rendered events kept per RM: about what streams and pollers ask for again within a second or two.
 _LINES_KEPT = 10_000
+# Events of one look-up behind the ring, whatever size of an answer an RM allows: they are read into memory as a whole.
+_OLD_EVENTS_MAX = 10_000
 _DISABLED = "Event tracking is disabled"
 
 
@@ -97,11 +99,12 @@ class EventSource:
         return known[1]
 
     async def old(self, ring: EventRing, start: int, count: int) -> OldEvents | None:
-        """Events from ``start`` on, or from the first id behind it that exists; None: there are none.
+        """Events from ``start`` on, or from the first id behind it that exists; None: there are none. At most 10,000.
 
         The log is asked first, then the history. Raises SearchTooLong, LogError, SinkError: one of them cannot say
         now, and none has the event ``start`` itself. (To go on with a later one then would hide events.)
         """
+        count = min(count, _OLD_EVENTS_MAX)
         found: list[OldEvents] = []
         error: Exception | None = None
         # 1. the log

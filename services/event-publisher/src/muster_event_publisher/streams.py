@@ -142,6 +142,9 @@ class EventStream:
                 self._task.uncancel()
             if not self._gone:
                 await self._last_line(send)
+        except asyncio.CancelledError:
+            if not self._gone:
+                raise  # else it left while its beginning or its last line was under way: an end like any other
         finally:
             watcher.cancel()
             self._streams.leave(self)

@@ -18,7 +18,7 @@ Quantities = list[tuple[str, int]]
 
 # Resources decoded before, by their bytes. Two threads may fill it at once: that only costs a decoding.
 _KNOWN: dict[bytes, Quantities] = {}
-_KNOWN_MAX = 4096
+_KNOWN_MAX, _KNOWN_BYTES_MAX = 4096, 512
 
 
 class EventColumns(NamedTuple):
@@ -67,5 +67,7 @@ def _quantities(resource: Resource) -> Quantities:
         if len(_KNOWN) >= _KNOWN_MAX:
             _KNOWN.clear()
         quantities = resource.resources
-        known = _KNOWN[key] = sorted([(name, quantities[name].value) for name in quantities])
+        known = sorted([(name, quantities[name].value) for name in quantities])
+        if len(key) <= _KNOWN_BYTES_MAX:
+            _KNOWN[key] = known
     return known

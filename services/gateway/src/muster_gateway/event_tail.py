@@ -114,6 +114,14 @@ class EventTail:
 
     def _give(self, record: Record) -> None:
         for place in list(self._places.get(record.key or b"", ())):
-            if record.offset >= place.start and not place.taker.offer(record):
+            if record.offset < place.start:
+                continue
+            try:
+                taken = place.taker.offer(record)
+            except Exception as error:
+                # It meets the record again by itself, and says to its RM what is wrong; the others lose nothing.
+                log.error("an event was not taken", partition=self._partition, offset=record.offset, exc_info=error)
+                taken = False
+            if not taken:
                 self.leave(place.taker)
                 place.taker.left_behind(record.offset)

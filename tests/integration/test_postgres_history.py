@@ -134,6 +134,7 @@ def life() -> Story:
     story.at(12).ends("app-1", "k1", "n1", SMALL).ends("app-1", "k2", "n2", SMALL)
     story.at(13).state("app-1", "COMPLETING").state("app-1", "COMPLETED", "all done")
     story.add("APP", "REMOVE", "DETAILS_NONE", "app-1").add("QUEUE", "REMOVE", "QUEUE_APP", "root.a.b", "app-1")
+    story.at(15).add("APP", "SET", "APP_EXPIRED", "app-1")
     story.at(20).submitted("app-1", "root.c").state("app-1", "ACCEPTED")
     story.at(21).add("APP", "REMOVE", "APP_REJECT", "app-3", message="no such queue")
     # An RM with very much registers again: what the application held is not told one by one.
@@ -168,8 +169,8 @@ async def test_views_tell_what_happened(history: History) -> None:
     assert [(*row[:14], row[14] and {k: int(v) for k, v in decode(row[14]).items()}, row[15]) for row in rows] == [
         ("app-1", 1, "root.a.b", "user-of-app-1", "developers", "Completed", at(1), at(1), at(2), at(13), 3, 3, 0, 1,
          seconds, "all done"),
-        ("app-2", 1, "root.c", "user-of-app-2", None, "New", at(4), None, None, None, 0, 1, 0, 0, {"vcore": 21_000},
-         ""),
+        ("app-2", 1, "root.c", "user-of-app-2", None, "Removed", at(4), None, None, at(25), 0, 1, 0, 0,
+         {"vcore": 21_000}, "the resource manager registered again"),
         ("app-1", 2, "root.c", None, "developers", "Accepted", at(20), at(20), None, None, 0, 0, 0, 0, None, ""),
         ("app-3", 0, None, None, None, "Rejected", None, None, None, at(21), 0, 0, 0, 0, None, "no such queue"),
     ]  # fmt: skip

@@ -133,6 +133,17 @@ def test_what_goes_with_its_application_has_ended(tmp_path: Path, ask: Callable[
         ("second", None, None, None),
     ]
     assert ask("select arg_max(used, id) as used from queue_usage where queue = 'root'") == [{"used": 1_000}]
+    # The life is over, too, whatever state it was in.
+    lives = "select life, state, finished_time is not null as over, message from applications order by all"
+    assert ask(lives) == [
+        {"life": 1, "state": "Removed", "over": True, "message": "registered again"},
+        {"life": 2, "state": "New", "over": False, "message": ""},
+    ]
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        first = read(history, "app", 1)
+    assert (first.state, first.finished, first.until_ns - first.begin_ns) == ("Removed", True, 2 * S)
+    with opened(Source(place_of(str(tmp_path)), None, "", "")) as history:
+        assert not read(history, "app", 2).finished
 
 
 def test_who_an_application_is_of_and_what_it_came_to(tmp_path: Path, ask: Callable[..., Any]) -> None:

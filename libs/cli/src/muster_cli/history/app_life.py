@@ -177,6 +177,7 @@ def _life(
         rm, instance, application, *life, (queue[0] if queue else "") or "", rows[0][1], newest_ns, False, 0
     )
     asked: dict[str, list[tuple[int, dict[str, int]]]] = {}
+    left: Happening | None = None
     for _, at_ns, change, detail, key, resource, message in rows:
         if detail == "APP_REJECT" or (change == "SET" and detail in views.STATES):
             _enter(found, _state(detail), at_ns, message)
@@ -187,12 +188,15 @@ def _life(
             since_ns, amount = asked.pop(key, [(at_ns, resource or {})])[-1]
             found.waiting.append(Ask(key, amount, since_ns, at_ns, ASK_ENDED[detail], message))
         elif change == "REMOVE" and detail == "DETAILS_NONE":
-            found.happenings.append(Happening(at_ns, "left its queue", message))
+            left = Happening(at_ns, "left its queue", message)
+            found.happenings.append(left)
         elif detail == "APP_EXPIRED":
             continue  # three days after its end: it is forgotten
         elif change == "NONE":
             found.happenings.append(Happening(at_ns, detail.removeprefix("APP_").lower().replace("_", " "), message))
-    found.finished = bool(found.states) and found.states[-1].state in _FINISHED
+    if left is not None and not any(span.state in _FINISHED for span in found.states):
+        _enter(found, views.REMOVED, left.at_ns, left.message)
+    found.finished = bool(found.states) and found.states[-1].state in (*_FINISHED, views.REMOVED)
     if found.finished:
         found.until_ns = max(at_ns for _, at_ns, _, detail, *_ in rows if detail != "APP_EXPIRED")
         found.states[-1] = found.states[-1]._replace(end_ns=found.until_ns)

@@ -24,7 +24,8 @@ _SHAPES_SHOWN = 6
 _HAPPENINGS_SHOWN = 20
 _STATE_STYLES = {
     "New": "dim", "Accepted": "yellow", "Starting": "yellow", "Running": "green", "Completing": "cyan",
-    "Completed": "blue", "Failing": "red", "Failed": "red", "Resuming": "magenta", "Expired": "dim", "Rejected": "red",
+    "Completed": "blue", "Failing": "red", "Failed": "red", "Resuming": "magenta", "Rejected": "red",
+    views.REMOVED: "magenta",
 }  # fmt: skip
 _ENDED_STYLES = {
     "": "green", "released": "blue", "preempted": "red", "timed out": "yellow", "replaced": "cyan",

@@ -42,6 +42,8 @@ STATES = tuple(
     )
 )  # fmt: skip
 FINISHED = ("APP_COMPLETED", "APP_FAILED", "APP_REJECT")
+# The state of what left without one of these: the RM removed it, or registered again.
+REMOVED = "Removed"
 
 
 def _among(words: Mapping[str, str] | tuple[str, ...]) -> str:
@@ -213,12 +215,14 @@ VIEWS: dict[str, tuple[str, str]] = {
                 min(time) FILTER (life > 0) AS submitted_time,
                 min(time) FILTER (change_detail = 'APP_ACCEPTED') AS accepted_time,
                 min(time) FILTER (change_detail = 'APP_RUNNING') AS started_time,
-                min(time) FILTER (change_detail IN ({_among(FINISHED)})) AS finished_time,
+                min(time) FILTER (change_detail IN ({_among(FINISHED)})) AS ended_time,
+                max(time) FILTER (change_type = 'REMOVE' AND change_detail = 'DETAILS_NONE') AS left_time,
+                coalesce(ended_time, left_time) AS finished_time,
                 arg_max(change_detail, id) FILTER (change_detail IN ({_among(STATES)})) AS state,
                 count(*) FILTER (change_type = 'ADD' AND change_detail = 'APP_REQUEST') AS asks,
                 min(id) FILTER (change_type = 'ADD' AND change_detail = 'APP_ALLOC') AS allocated_id,
-                coalesce(arg_max(message, id) FILTER (change_detail IN ({_among(STATES)}) AND message <> ''), '')
-                    AS message
+                coalesce(arg_max(message, id) FILTER (change_detail IN ({_among(STATES)}) AND message <> '' OR
+                    change_type = 'REMOVE' AND change_detail = 'DETAILS_NONE' AND message <> ''), '') AS message
             FROM told GROUP BY ALL
         ), held AS (
             SELECT a.*, coalesce(l.life, 0) AS life
@@ -249,7 +253,8 @@ VIEWS: dict[str, tuple[str, str]] = {
         SELECT v.rm, v.instance, v.application, v.life, j.queue,
             -- With each allocation, behind its two events, comes that of what its user has.
             if(u.used_id <= v.allocated_id + 3, u.user_name, NULL) AS user_name, l.user_group,
-            CASE v.state WHEN 'APP_REJECT' THEN 'Rejected'
+            CASE WHEN v.ended_time IS NULL AND v.left_time IS NOT NULL THEN '{REMOVED}'
+                WHEN v.state = 'APP_REJECT' THEN 'Rejected'
                 ELSE upper(v.state[5]) || lower(v.state[6:]) END AS state,
             v.submitted_time, v.accepted_time, v.started_time, v.finished_time, v.asks,
             coalesce(v.allocations, 0) AS allocations,

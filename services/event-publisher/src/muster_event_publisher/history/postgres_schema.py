@@ -154,11 +154,14 @@ _VIEWS = """
                 min(timestamp_ns) filter (where life > 0) as submitted_ns,
                 min(timestamp_ns) filter (where change_detail_number = 204) as accepted_ns,
                 min(timestamp_ns) filter (where change_detail_number = 206) as started_ns,
-                min(timestamp_ns) filter (where change_detail_number in (202, 208, 210, 212)) as finished_ns,
+                -- (Without 212: that it expired says only that it is forgotten, three days after its end.)
+                min(timestamp_ns) filter (where change_detail_number in (202, 208, 210)) as ended_ns,
+                max(timestamp_ns) filter (where change_type_number = 3 and change_detail_number = 0) as left_ns,
                 (array_agg(change_detail order by id desc)
-                    filter (where change_detail_number between 202 and 212))[1] as state,
-                (array_agg(message order by id desc)
-                    filter (where change_detail_number between 202 and 212 and message <> ''))[1] as message,
+                    filter (where change_detail_number between 202 and 211))[1] as state,
+                (array_agg(message order by id desc) filter (where message <> '' and (
+                    change_detail_number between 202 and 211
+                    or (change_type_number = 3 and change_detail_number = 0))))[1] as message,
                 min(id) filter (where change_type_number = 2 and change_detail_number = 200) as allocated_id,
                 min(timestamp_ns) filter (where change_type_number = 2 and change_detail_number = 200) as allocated_ns,
                 count(*) filter (where change_type_number = 2 and change_detail_number = 201) as asks,
@@ -184,9 +187,11 @@ _VIEWS = """
                     and u.timestamp_ns = s.allocated_ns
                     and u.type_number = 5 and u.change_type_number = 2 and u.change_detail_number = 603
                 order by u.id limit 1) as user_name,
-            case s.state when 'APP_REJECT' then 'Rejected' else initcap(substr(s.state, 5)) end as state,
+            case when s.ended_ns is null and s.left_ns is not null then 'Removed'
+                when s.state = 'APP_REJECT' then 'Rejected' else initcap(substr(s.state, 5)) end as state,
             {schema}.time_of(s.submitted_ns) as submitted_time, {schema}.time_of(s.accepted_ns) as accepted_time,
-            {schema}.time_of(s.started_ns) as started_time, {schema}.time_of(s.finished_ns) as finished_time,
+            {schema}.time_of(s.started_ns) as started_time,
+            {schema}.time_of(coalesce(s.ended_ns, s.left_ns)) as finished_time,
             s.asks, s.allocations,
             (select count(*) from {schema}.pairs p
                 where p.rm = s.rm and p.instance = s.instance and p.application = s.application

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -74,6 +75,18 @@ class Deriving:
                     pass
                 await asyncio.sleep(0.05)
         raise AssertionError(self.process.log_tail())
+
+    async def not_behind(self) -> None:
+        """The metric says so, although markers of transactions are the last offsets."""
+        found: list[str] = []
+        async with httpx.AsyncClient() as http:
+            for _ in range(400):
+                text = (await http.get(self._url.replace("/health", "/metrics"), timeout=5)).text
+                found = re.findall(r"^muster_publisher_derive_lag_offsets\{.*\} (.*)$", text, re.MULTILINE)
+                if len(found) == PARTITIONS and set(found) == {"0.0"}:
+                    return
+                await asyncio.sleep(0.05)
+        raise AssertionError(f"behind by {found}")
 
 
 @asynccontextmanager
@@ -177,6 +190,7 @@ async def test_killed_again_and_again_it_derives_everything(kafka_bootstrap: str
         await until(lambda: [until_ns(usage, life) for life in lives] == [life.at_ns for life in lives], derive)
         await derive.ready()
         await until_fanned_out(log, topics, lives, derive)
+        await derive.not_behind()
         assert derive.process.stop() == 0, derive.process.log_tail()
         for life in lives:
             assert_usage(usage, life)

@@ -228,6 +228,7 @@ class FaustDerive:
         began_s = self._clock.monotonic()
         readers: dict[int, LogReader] = {}
         seen: dict[tuple[str, int], tuple[int, float]] = {}
+        measured: dict[int, tuple[int, int, int]] = {}
         while True:
             await asyncio.sleep(min(_LOOK_S, self.settings.stall_s / 4))
             now_s = self._clock.monotonic()
@@ -247,23 +248,42 @@ class FaustDerive:
                             )
                         seen[work.name, partition] = (position, now_s)
             for partition in {partition for work in self._work for partition in work.positions}:
-                await self._measure(readers, partition)
+                await self._measure(readers, partition, measured)
 
-    async def _measure(self, readers: dict[int, LogReader], partition: int) -> None:
+    async def _measure(
+        self, readers: dict[int, LogReader], partition: int, measured: dict[int, tuple[int, int, int]]
+    ) -> None:
+        """Sets the lag.
+
+        :param measured: what was found last: position, end offset, lag.
+        """
         position = self._position_of(partition)
         with contextlib.suppress(LogError):
-            reader = await self._reader(readers, partition)
-            if position is not None:
-                metrics.DERIVE_LAG.labels(str(partition)).set(max(await reader.end_offset() - position, 0))
+            if position is None:
+                return
+            end = await (await self._reader(readers, partition)).end_offset()
+            lag = max(end - position, 0)
+            before = measured.get(partition)
+            if before is not None and before[:2] == (position, end):
+                # Nothing moves: then what is left may be a transaction's marker alone, which nobody is ever given.
+                lag = before[2] if before[2] and await self._has_more(readers, partition, position) else 0
+            measured[partition] = (position, end, lag)
+            metrics.DERIVE_LAG.labels(str(partition)).set(lag)
 
     async def _is_more(self, readers: dict[int, LogReader], partition: int, position: int) -> bool:
-        """Whether there is an event at the position or behind it. (The end offset alone counts markers.)"""
         try:
-            reader = await self._reader(readers, partition)
-            reader.seek(max(position, await reader.first_offset()))
-            return bool(await reader.read(1, 1.0))
+            return await self._has_more(readers, partition, position)
         except LogError:
             return False  # nobody can read now
+
+    async def _has_more(self, readers: dict[int, LogReader], partition: int, position: int) -> bool:
+        """Whether there is an event at the position or behind it. (The end offset alone counts markers.)
+
+        Raises: LogError.
+        """
+        reader = await self._reader(readers, partition)
+        reader.seek(max(position, await reader.first_offset()))
+        return bool(await reader.read(1, 1.0))
 
     async def _reader(self, readers: dict[int, LogReader], partition: int) -> LogReader:
         if partition not in readers:

@@ -10,6 +10,7 @@ from muster_bus.backends.rules import size_of
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
 from muster_event_publisher import metrics
+from muster_event_publisher.derive import table as usage_table
 from muster_event_publisher.derive.batches import PartitionDeriver
 from muster_event_publisher.derive.table import UsageTable
 from muster_event_publisher.derive.usage import S_IN_NS, Kind, ancestry, seconds
@@ -184,7 +185,9 @@ def test_ancestry() -> None:
     assert list(ancestry("")) == []
 
 
-def test_the_table_is_bounded_and_says_from_when_it_is_whole() -> None:
+def test_the_table_is_bounded_and_says_from_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tidying goes on while records come: a step for each."""
+    monkeypatch.setattr(usage_table, "_SLICE", 1)
     life = Life(5).live(4_000)
     driver = Driver(life.records, 5)
     driver.run(crashes=0)
@@ -192,11 +195,18 @@ def test_the_table_is_bounded_and_says_from_when_it_is_whole() -> None:
     bounded = [UsageTable(windows_max=100, records_max=10**9), UsageTable(windows_max=10**9, records_max=500)]
     for table in bounded:
         again = PartitionDeriver(TOPICS, 0, window_s=WINDOW_S, refresh_windows=5)
+        steps, tidying = 0, table.tidy()
         for start in range(0, len(life.records), 50):
             again.take(life.records[start : start + 50])
             for record in again.flush().records:
                 if record.topic == TOPICS.usage:
                     table.take(Record(record.topic, 0, 0, 0, record.key, record.value, record.headers))
+                    if next(tidying, "done") is None:
+                        steps += 1
+                        assert list(table.tidy()) == [], "one at a time"
+                    else:
+                        tidying = table.tidy()
+        assert steps > 50
         known = table.known(life.rm_id)
         assert known is not None
         assert START_NS < known.from_ns < known.until_ns

@@ -37,7 +37,7 @@ _READ_RECORDS = 1_000
 _POLL_S = 1.0
 # Seconds since 1970 that a date can say (the year 9999).
 _TIME_MAX_S = 253_402_300_799
-# Subjects between two breaths.
+# Subjects, or records, between two breaths.
 _SLICE = 50
 
 
@@ -104,11 +104,16 @@ class UsageRest:
                 continue
             self._silent.discard(partition)
             # 2. into the table
-            for record in records:
+            for number, record in enumerate(records, start=1):
                 try:
                     self.table.take(record, start > 0)
                 except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError):
                     metrics.USAGE_UNREADABLE.inc()
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)
+            # 3. which stays within its bounds
+            for _ in self.table.tidy():
+                await asyncio.sleep(0)
             metrics.USAGE_RECORDS.set(len(self.table))
 
     async def _usage(self, request: Request) -> ASGIApp:

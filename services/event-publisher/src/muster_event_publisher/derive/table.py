@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,6 +15,9 @@ from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
 
 from muster_event_publisher.derive.batches import KNOWN_KIND
 from muster_event_publisher.derive.usage import S_IN_NS, Quantities
+
+# Subjects between two steps of tidying: well under a millisecond.
+_SLICE = 100
 
 
 class _Shown(NamedTuple):
@@ -71,7 +75,7 @@ class RmKnown:
 
 
 class UsageTable:
-    """Takes the records of ``si.usage`` in any number of partitions; bounded.
+    """Takes the records of ``si.usage`` in any number of partitions; bounded by :meth:`tidy` between them.
 
     :param windows_max: windows that are kept per RM, back from the newest event.
     :param records_max: records that are kept in all; the oldest windows go first.
@@ -84,6 +88,8 @@ class UsageTable:
         self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → what was shown
         self._known: dict[str, RmKnown] = {}
         self._swept_ns: dict[str, int] = {}
+        self._due_ns: dict[str, int] = {}  # RM → before which its windows are to go
+        self._tidying = False
         self._count = 0
 
     def __len__(self) -> int:
@@ -118,7 +124,7 @@ class UsageTable:
                 known.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
         if value["kind"] == KNOWN_KIND:
             known.until_ns = max(known.until_ns, int(value["known_until_ns"]))
-            self._sweep_if_due(rm_id, known)
+            self._note_due(rm_id, known)
             return
         start_ns = int(value["window_start_s"]) * S_IN_NS
         headers = dict(record.headers)
@@ -135,8 +141,6 @@ class UsageTable:
         elif before.instance == shown.instance and before.event_id > shown.event_id:
             return  # repeated by a deriver that began again a little earlier
         series.shown[start_ns] = shown
-        if self._count > self._shrink_above:
-            self._shrink()
 
     def windows(self, rm_id: str, kind: str, name: str, from_ns: int, to_ns: int, step_ns: int) -> list[WindowSum]:
         """Windows of ``step_ns`` that begin in ``[from_ns, to_ns)``, where anything was used; none is empty.
@@ -178,40 +182,79 @@ class UsageTable:
 
     # ---- bounds ----------------------------------------------------------------------------------------------------
 
-    def _sweep_if_due(self, rm_id: str, known: RmKnown) -> None:
+    def tidy(self) -> Iterator[None]:
+        """Drops what is over the bounds. There is much to look at: whoever drives it gives others a turn at each step.
+
+        Records may be taken, and windows asked for, between the steps.
+        """
+        if self._tidying:
+            return
+        self._tidying = True
+        try:
+            # 1. windows that are too old
+            while self._due_ns:
+                yield from self._sweep(*self._due_ns.popitem())
+            # 2. the oldest quarter, where there are too many
+            if self._count > self._shrink_above:
+                yield from self._shrink()
+        finally:
+            self._tidying = False
+
+    def _note_due(self, rm_id: str, known: RmKnown) -> None:
         horizon_ns = known.until_ns - self._windows_max * known.window_ns
         # Now and then is enough: what is dropped a little late costs a little memory.
         if horizon_ns - self._swept_ns.get(rm_id, 0) > max(self._windows_max // 16, 1) * known.window_ns:
             self._swept_ns[rm_id] = horizon_ns
-            self._sweep(rm_id, horizon_ns - horizon_ns % known.window_ns)
+            self._due_ns[rm_id] = horizon_ns - horizon_ns % known.window_ns
 
-    def _shrink(self) -> None:
-        starts = sorted(start for group in self._series.values() for one in group.values() for start in one.starts)
-        horizon_ns = starts[len(starts) // 4] + 1
-        for rm_id, known in self._known.items():
-            self._sweep(rm_id, horizon_ns - horizon_ns % known.window_ns + known.window_ns)
+    def _shrink(self) -> Iterator[None]:
+        starts: Counter[int] = Counter()
+        for group in list(self._series.values()):
+            for _, series in _slowly(group):
+                if series is None:
+                    yield
+                else:
+                    starts.update(series.starts)
+        left = starts.total() // 4
+        for start_ns in sorted(starts):
+            left -= starts[start_ns]
+            if left < 0:
+                break
+        for rm_id, known in list(self._known.items()):
+            yield from self._sweep(rm_id, start_ns + 1 - (start_ns + 1) % known.window_ns + known.window_ns)
         # One of each subject that holds something stays: where these alone are too many, do not try at each record.
         self._shrink_above = max(self._records_max, self._count + self._count // 4)
 
-    def _sweep(self, rm_id: str, horizon_ns: int) -> None:
+    def _sweep(self, rm_id: str, horizon_ns: int) -> Iterator[None]:
         """Drops the windows before the horizon, but for the last one of each subject that says what is held then."""
-        before = self._count
-        for (owner, _), group in self._series.items():
-            if owner != rm_id:
-                continue
-            for name, series in list(group.items()):
+        known = self._known[rm_id]
+        for group in [group for (owner, _), group in self._series.items() if owner == rm_id]:
+            for name, series in _slowly(group):
+                if series is None:
+                    yield
+                    continue
                 cut = bisect_left(series.starts, horizon_ns)
                 if cut and series.shown[series.starts[cut - 1]].held:
                     cut -= 1
+                if not cut:
+                    continue
                 for start_ns in series.starts[:cut]:
                     del series.shown[start_ns]
                 del series.starts[:cut]
                 self._count -= cut
+                known.from_ns = max(known.from_ns, horizon_ns)
                 if not series.starts:
                     del group[name]
-        if self._count < before:
-            known = self._known[rm_id]
-            known.from_ns = max(known.from_ns, horizon_ns)
+
+
+def _slowly(group: dict[str, _Series]) -> Iterator[tuple[str, _Series | None]]:
+    """The subjects that are there now and still there when their turn comes; None: a step."""
+    for number, name in enumerate(list(group), start=1):
+        series = group.get(name)
+        if series is not None:
+            yield name, series
+        if number % _SLICE == 0:
+            yield "", None
 
 
 def _cut(begin_ns: int, end_ns: int, step_ns: int) -> Iterator[tuple[int, int]]:

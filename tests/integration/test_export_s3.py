@@ -10,11 +10,14 @@ from uuid import uuid4
 
 import httpx
 import pytest
+import zstandard
 from contract.test_sinks import S3Bench
 from moto.server import ThreadedMotoServer
+from msgspec.json import decode
 from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.clock import SystemClock
 from muster_event_publisher.app import PublisherService
+from muster_event_publisher.history.jsonl import JsonlForm
 from muster_event_publisher.history.parquet import ParquetForm
 from muster_event_publisher.settings import PublisherSettings
 from pyarrow.fs import S3FileSystem
@@ -53,6 +56,28 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     files.create_dir("outages")
     yield store
     store.close()
+
+
+async def test_json_lines_are_compressed_once(store: Store) -> None:
+    """(Arrow's streams go by a name's end: who writes by them and reads by them notices nothing.)"""
+    location = f"s3://outages/lines?endpoint=http://127.0.0.1:{store.port}&region=us-east-1"
+    log = MemoryLog(TOPICS.specs(), SystemClock(), store=MemoryStore())
+    await log.start()
+    sinks: dict[str, dict[str, Any]] = {"jsonl": {"location": location, "roll_records": 10, "roll_s": 0.05}}
+    settings = PublisherSettings.model_validate({"http_address": "", "sinks": sinks, **FAST})
+    service = PublisherService(settings, log, TOPICS, SystemClock())
+    await service.start()
+    await Feeder(log, TOPICS).events("rm", range(10))
+    bench = S3Bench(location, JsonlForm())
+    await eventually(lambda: bench.files() != [])
+    await service.stop()
+    await log.close()
+    (key,) = bench.files()
+    assert key.endswith(".jsonl.zst")
+    with bench.place.open(key) as file:
+        stored = file.read()
+    lines = zstandard.ZstdDecompressor().stream_reader(stored).read().splitlines()
+    assert [(event["instance"], event["id"]) for event in map(decode, lines)] == [(INSTANCE, n) for n in range(10)]
 
 
 async def test_away_and_back(store: Store, tmp_path: Path) -> None:

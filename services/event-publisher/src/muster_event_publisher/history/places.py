@@ -210,7 +210,8 @@ class S3Place:
         return self._listed(folder, "Directory")
 
     def put(self, path: str, parts: Sequence[Any]) -> None:
-        stream = self.filesystem.open_output_stream(f"{self.root}/{path}")
+        # (Otherwise Arrow would compress what is named .zst, and it is compressed already.)
+        stream = self.filesystem.open_output_stream(f"{self.root}/{path}", compression=None)
         try:
             for part in parts:
                 stream.write(part)
@@ -223,7 +224,7 @@ class S3Place:
             raise
 
     def get(self, path: str) -> bytes:
-        with self.filesystem.open_input_stream(f"{self.root}/{path}") as stream:
+        with self.filesystem.open_input_stream(f"{self.root}/{path}", compression=None) as stream:
             data: bytes = stream.read()
         return data
 

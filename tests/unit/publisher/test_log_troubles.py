@@ -24,6 +24,7 @@ from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.running import eventually
+from unit.publisher.test_rm_settings import say
 
 TOPICS = Topics(partitions=1, derived=True)
 TWO = Topics(partitions=2)
@@ -218,3 +219,34 @@ async def test_usage_waits_for_a_log_that_does_not_say_where_it_ends() -> None:
     await asyncio.sleep(0.05)
     await usage.stop()
     await waiting
+
+
+async def test_settings_whose_reading_was_cut_at_start_are_read_again() -> None:
+    log = await troubled(TWO)
+    partition = TWO.partition_of("rm")
+    await say(log, "rm", {"event.ringBufferCapacity": "4"})
+    cut = asyncio.Event()
+
+    def prepare(reader: Reader) -> None:
+        read = reader.read
+
+        async def moves_and_is_late(max_records: int, timeout_s: float) -> Sequence[Record]:
+            records: Sequence[Record] = await read(max_records, timeout_s)
+            if reader.partition == partition and not cut.is_set():
+                cut.set()
+                await asyncio.Event().wait()
+            return records
+
+        reader.answers["read"] = moves_and_is_late
+
+    log.prepare = prepare
+    wanted = PublisherSettings(rm_settings_timeout_s=0.05, poll_s=0.01)
+    settings = RmSettings(log, TWO, wanted, lambda rm_id: None)
+    await settings.start()
+    assert cut.is_set()
+    assert settings.ring_capacity("rm") == wanted.ring_capacity
+    following = asyncio.create_task(settings.follow(partition))
+    await eventually(lambda: settings.ring_capacity("rm") == 4)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await settings.close()

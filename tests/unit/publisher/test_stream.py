@@ -509,3 +509,26 @@ async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_tur
     await eventually(lambda: client.events == lines_of(range(1)))
     client.left.set()
     await task
+
+
+async def test_the_past_that_a_client_asked_for_counts_until_it_has_caught_up() -> None:
+    rings = Rings(100)
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(n) for n in range(50)])
+    streams = EventStreams(StreamLimits(10, 10, 5, 3600.0, 0), ManualClock())
+    client = Collector(stalled=True)
+    stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
+    task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+    await asyncio.sleep(0.01)
+    stream.check()
+    client.reads.set()
+    await eventually(lambda: client.events == lines_of(range(50)))
+    await asyncio.sleep(0.01)
+    client.reads.clear()
+    for first in (50, 51):  # it takes the first one into its hands, and no more
+        ring.extend(first, [event(n) for n in range(first, first + 1 + 9 * (first - 50))])
+        await asyncio.sleep(0.01)
+    stream.check()
+    client.reads.set()
+    await asyncio.wait({task}, timeout=10)
+    assert b"events behind, allowed are 5" in client.body

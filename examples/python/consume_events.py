@@ -48,13 +48,15 @@ class Counts:
 
 async def main(bootstrap: str, topic: str, file: Path, until_end: bool) -> None:
     counts = Counts(file)
+    # (A consumer of a topic that is not there would wait for it.)
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as asking:
+        if topic not in await asking.topics():
+            raise SystemExit(f"there is no topic {topic}: does `muster derive` run, and is there a prefix?")
     # No group: the places are in the file, with the counts.
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:
         partitions = consumer.assignment()
-        if not partitions:
-            raise SystemExit(f"there is no topic {topic}: is `muster derive` running?")
         for partition in partitions:
             consumer.seek(partition, counts.places.get(partition.partition, (0, -1))[0])
         ends = await consumer.end_offsets(partitions)

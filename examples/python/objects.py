@@ -101,6 +101,8 @@ Records = AsyncIterator[tuple[bytes, bytes | None] | None]
 
 
 async def from_file(data_dir: Path) -> Records:
+    if not (data_dir / "log.db").is_file():
+        raise SystemExit(f"there is no log.db in {data_dir}: expected the data directory of `muster up`")
     with LogFile(data_dir / "log.db") as log:
         partitions = log.partitions(TOPIC)
         ends = {partition: log.bounds(TOPIC, partition)[1] for partition in partitions}
@@ -121,6 +123,10 @@ async def from_file(data_dir: Path) -> Records:
 async def from_kafka(servers: str, topic: str) -> Records:
     from aiokafka import AIOKafkaConsumer
 
+    # (A consumer of a topic that is not there would wait for it.)
+    async with AIOKafkaConsumer(bootstrap_servers=servers) as asking:
+        if topic not in await asking.topics():
+            raise SystemExit(f"there is no topic {topic}: is it another Kafka, or has it a prefix (--topic)?")
     # read_committed: what a scheduler wrote that died before its commit never happened.
     # "none": a position that is gone ends this with an error, as the objects known so far are too old to go on with.
     consumer = AIOKafkaConsumer(

@@ -123,6 +123,27 @@ async def test_on_the_embedded_log_beside_its_owner_and_after_it(tmp_path: Path)
     assert {name: each["nodes"] for name, each in after.items()} == {name: each["nodes"] for name, each in last.items()}
 
 
+def test_without_a_log_it_says_so(tmp_path: Path) -> None:
+    assert nothing_at(EXAMPLE, str(tmp_path)) == (
+        f"there is no log.db in {tmp_path}: expected the data directory of `muster up`"
+    )
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("name", ["objects.py", "consume_events.py"])
+def test_without_a_topic_they_say_so(name: str, kafka_bootstrap: str) -> None:
+    """(They would wait for ever.)"""
+    said = nothing_at(EXAMPLE.with_name(name), kafka_bootstrap, "--topic", "nobody.made-this")
+    assert said.startswith("there is no topic nobody.made-this: ")
+
+
+def nothing_at(example: Path, *arguments: str) -> str:
+    command = [sys.executable, str(example), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1
+    return done.stderr.strip()
+
+
 @pytest.mark.kafka
 async def test_on_kafka(tmp_path: Path, kafka_bootstrap: str) -> None:
     prefix = f"objects-{uuid4().hex[:8]}."

@@ -177,9 +177,10 @@ def _texts(found: list[WindowSum], step_s: int, known: RmKnown) -> Iterator[str]
         quantities = ",".join(
             f"{json.dumps(name)}:{seconds(value)}" for name, value in one.quantity_ns.items() if value
         )
+        peak = json.dumps(one.peak, separators=(",", ":"))
         final = one.start_ns + step_s * S_IN_NS <= known.until_ns
         yield (
-            f'{{"start":"{_date(one.start_ns)}","resource_seconds":{{{quantities}}},"peak":{json.dumps(one.peak)},'
+            f'{{"start":"{_date(one.start_ns)}","resource_seconds":{{{quantities}}},"peak":{peak},'
             f'"allocations":{one.allocations},"final":{"true" if final else "false"}}}'
         )
 

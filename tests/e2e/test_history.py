@@ -106,6 +106,26 @@ async def _live(found: Lived) -> None:
         found.events, found.instance = batch["EventRecords"], batch["InstanceUUID"]
 
 
+async def test_rest_has_the_events_of_several_rms(tmp_path: Path) -> None:
+    async with (
+        muster_here(tmp_path) as muster,
+        Rm(muster.gateway, muster.http, "rm-1", QUEUES) as one,
+        Rm(muster.gateway, muster.http, "rm/2", QUEUES) as two,
+    ):
+        for number, rm in enumerate((one, two), start=1):
+            await rm.nodes(**{f"node-of-{number}": 4_000})
+            await rm.barrier()
+        command = [
+            "history", "--history", str(tmp_path / "nothing"), "--http", muster.http, "--json",
+            "select rm, object_id as node from events where type = 'NODE' order by all",
+        ]  # fmt: skip
+        done = await asyncio.to_thread(
+            subprocess.run, muster_command(*command), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"rm": "rm-1", "node": "node-of-1"}, {"rm": "rm/2", "node": "node-of-2"}]
+
+
 async def _all_events(rm: Rm) -> Any:
     batch = await rm.get("/ws/v1/events/batch", count="10000")
     details = [event.get("eventChangeDetail") for event in batch["EventRecords"] or []]

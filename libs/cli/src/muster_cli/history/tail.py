@@ -158,9 +158,9 @@ def from_rest(url: str, exported: Exported) -> Tail:
 
 
 def _rms(client: Any, exported: Exported) -> list[str]:
-    answer = client.get("/ws/v1/partitions")
+    answer = client.get("/ws/v1/resource-managers")
     answer.raise_for_status()
-    registered: list[str] = [partition["clusterId"] for partition in answer.json()]
+    registered: list[str] = [one["rmID"] for one in answer.json()]
     return sorted({*registered, *(rm for rm, _ in exported)})
 
 

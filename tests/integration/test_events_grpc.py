@@ -14,12 +14,17 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from muster_bus.backends.memory import MemoryStore
+from muster_bus.log import OutRecord
+from muster_bus.topics import state_key
 from muster_event_publisher import watch as watching
+from muster_event_publisher.app_queues import APPLICATION
+from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject
 from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from muster_proto.si.v1.si_pb2 import EventRecord
+from muster_scheduler import state_codec
 from unit.publisher.feeding import INSTANCE, START_NS, event, headers, shim_headers
-from unit.publisher.running import Running, eventually, running, until_next
+from unit.publisher.running import TOPICS, Running, eventually, running, until_next
 from unit.publisher.test_rm_settings import say
 
 PATIENCE_S = 20.0
@@ -330,6 +335,39 @@ async def test_filtered_and_resumed_is_the_same_as_filtered() -> None:
                 pieces += [each.id for each in found.events]
                 next_id = found.next_id
             assert pieces == whole.ids
+
+
+async def test_a_queue_s_events_are_known_after_a_restart_though_memory_no_longer_tells_of_their_application() -> None:
+    store = MemoryStore()
+    queued = EventRecord(
+        type=EventRecord.QUEUE,
+        eventChangeType=EventRecord.ADD,
+        eventChangeDetail=EventRecord.QUEUE_APP,
+        objectID="root.q",
+    )
+    async with world(store=store, poll_s=0.01, ring_capacity=8) as it:
+        values: list[tuple[bytes, Any]] = []
+        for app in ("app-30", "app-31"):
+            queued.referenceID = app
+            values.append((queued.SerializeToString(), headers("rm", len(values))))
+        await it.publisher.feeder.write("rm", values)
+        await it.events(2, 40)  # event n is of app-n
+        partition = TOPICS.partition_of("rm")
+        writer = await it.publisher.log.writer("scheduler")
+        for app in ("app-30", "app-31"):
+            value = ApplicationObject(application_id=app, queue="root.q").SerializeToString()
+            await writer.append(OutRecord(TOPICS.state, partition, state_key("rm", APPLICATION, "default", app), value))
+        await writer.close()
+        before = await it.batch(filter=Filter(queue="root"), from_=From(id=0))
+        assert [each.id for each in before.events] == [0, 1, 30, 31]
+    async with world(store=store, poll_s=0.01, ring_capacity=8) as it:
+        await until_next(it.publisher, "rm", 42)
+        watch = it.watch(from_=From(id=20), filter=Filter(queue="root"))
+        assert await watch.until(31) == [30, 31]
+
+
+def test_the_scheduler_writes_applications_under_the_kind_that_is_read_here() -> None:
+    assert APPLICATION == state_codec.APP
 
 
 async def test_filters_by_kind() -> None:

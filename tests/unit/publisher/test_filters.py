@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from muster_event_publisher.app_queues import AppQueues
 from muster_event_publisher.filters import (
     LOOK_BACK,
     EventFilter,
@@ -14,6 +15,7 @@ from muster_event_publisher.filters import (
     passes_request,
     passing,
 )
+from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject
 from muster_proto.si.v1.si_pb2 import EventRecord as E
 
 SET, ADD, REMOVE, NONE = int(E.SET), int(E.ADD), int(E.REMOVE), int(E.NONE)
@@ -132,10 +134,46 @@ def test_an_application_that_comes_again_elsewhere() -> None:
     ]  # fmt: skip
 
 
+def test_an_application_whose_coming_was_not_seen() -> None:
+    index = QueueIndex(queue_of_object=lambda app: {"app": "root.now", "other": "root.other"}[app])
+    index.note(20, seen("QUEUE", REMOVE, "QUEUE_APP", "root.a", "app"))  # it left, so it was there
+    index.note(60, seen("QUEUE", ADD, "QUEUE_APP", "root.c", "app"))
+    index.note(40, seen("QUEUE", REMOVE, "QUEUE_APP", "root.b", "app"))  # it came again in between, unseen
+    assert [index.queue_of("app", n) for n in (0, 19, 20, 39, 40, 59, 60, 99)] == [
+        "root.a", "root.a", "root.b", "root.b", "root.b", "root.b", "root.c", "root.c",
+    ]  # fmt: skip
+    assert index.queue_of("other", 5) == "root.other"  # no event tells: its object does
+
+
+def test_an_application_s_first_two_events_are_in_no_queue_however_it_is_known() -> None:
+    index = QueueIndex(queue_of_object=lambda _: "root.a")
+    assert list(passing(EventFilter(queue="root"), LIFE[4:7], 0, 4, index)) == [2]
+
+
+def test_queues_by_objects() -> None:
+    queues = AppQueues(3)
+    for app, queue in [("a", "root.a"), ("b", "root.b"), ("none", ""), ("c", "root.c")]:
+        queues.take("rm", app, ApplicationObject(queue=queue).SerializeToString())
+    queues.take("rm", "bad", b"\xff")
+    queues.take("rm", "unknown", None)
+    queues.take("rm", "b", None)
+    assert [queues.queue_of("rm", app) for app in ("a", "b", "none", "c", "bad", "unknown")] == [
+        "root.a", "root.b", "", "root.c", "", "",
+    ]  # fmt: skip
+    assert queues.queue_of("another", "a") == ""
+    # what is gone makes room first
+    queues.take("rm", "d", ApplicationObject(queue="root.d").SerializeToString())
+    assert [queues.queue_of("rm", app) for app in "abcd"] == ["root.a", "", "root.c", "root.d"]
+    # and may come again elsewhere
+    queues.take("rm", "a", None)
+    queues.take("rm", "a", ApplicationObject(queue="root.e").SerializeToString())
+    assert queues.queue_of("rm", "a") == "root.e"
+
+
 def test_what_teaches_nothing() -> None:
     index = QueueIndex()
     for each in (
-        seen("QUEUE", REMOVE, "QUEUE_APP", "root.a", "app"),
+        seen("QUEUE", SET, "QUEUE_APP", "root.a", "app"),
         seen("APP", ADD, "QUEUE_APP", "root.a", "app"),
         seen("QUEUE", ADD, "DETAILS_NONE", "root.a", "app"),
     ):

@@ -90,7 +90,7 @@ class PublisherService:
             settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,
             settings.request_push_interval_s,
         )  # fmt: skip
-        self._hub = EventHub(source, self.requests, watch_limits, clock)
+        self._hub = EventHub(source, self.requests, watch_limits, clock, self.rm_settings.app_queues)
         self.events_service = EventsService(self._hub, settings.trusted_proxies)
         self._door: EventsDoor | None = None
         plans = sinks if sinks is not None else sinks_of(settings, topics, clock)

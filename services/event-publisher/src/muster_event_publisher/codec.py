@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from muster_proto.muster.bus.v1.state_pb2 import RegistrationObject
+from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject, RegistrationObject
 from muster_proto.si.v1.si_pb2 import EventRecord, Resource
 
 from muster_event_publisher import metrics
 
 __all__ = [
     "CHANGE_DETAIL_NAMES", "CHANGE_TYPE_NAMES", "TYPE_NAMES", "UNREADABLE_MESSAGE", "EventRecord", "Resource",
-    "decode", "decodes", "enum_name", "registered_extra_config",
+    "decode", "decodes", "enum_name", "queue_of_application", "registered_extra_config",
 ]  # fmt: skip
 
 # What stands for a record whose bytes do not decode: nothing is left out silently.
@@ -46,6 +46,14 @@ def registered_extra_config(value: bytes) -> dict[str, str] | None:
         return dict(RegistrationObject.FromString(value).extra_config)
     except DecodeError:
         return None
+
+
+def queue_of_application(value: bytes) -> str:
+    """The queue of an application on ``si.state``; "" when it has none, or the bytes do not decode."""
+    try:
+        return ApplicationObject.FromString(value).queue
+    except DecodeError:
+        return ""
 
 
 def enum_name(names: dict[int, str], number: int) -> str:

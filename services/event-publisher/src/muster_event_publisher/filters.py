@@ -15,15 +15,15 @@ any other                          none
 =================================  ================================================================================
 
 An event belongs to a queue when the queue, or one below it, is its object (QUEUE) or reference (USERGROUP), and when
-its application was added to it before (QUEUE_APP): an application's first two events come before that, and do not.
-All of this follows from events with lower ids, so who goes on in the middle sees what who was there all along sees.
+its application is in it; an application's first two events (ADD, and SET with APP_NEW) come before that, and do not.
+So who goes on in the middle sees what who was there all along sees.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,9 +36,11 @@ APPLICATIONS_KEPT = 100_000
 
 _REQUEST, _APP, _NODE = int(EventRecord.REQUEST), int(EventRecord.APP), int(EventRecord.NODE)
 _QUEUE, _USERGROUP = int(EventRecord.QUEUE), int(EventRecord.USERGROUP)
-_ADD = int(EventRecord.ADD)
+_ADD, _REMOVE = int(EventRecord.ADD), int(EventRecord.REMOVE)
 _NODE_ALLOC, _QUEUE_APP = int(EventRecord.NODE_ALLOC), int(EventRecord.QUEUE_APP)
 _UG_APP_LINK = int(EventRecord.UG_APP_LINK)
+# Change and detail of an application's events before it is in a queue.
+_BEFORE_QUEUE = frozenset({(_ADD, int(EventRecord.DETAILS_NONE)), (int(EventRecord.SET), int(EventRecord.APP_NEW))})
 
 
 class Seen(NamedTuple):
@@ -90,35 +92,43 @@ _OPEN = EventFilter()
 
 
 class QueueIndex:
-    """Which queue an RM's applications are in, and since which event: learnt from QUEUE_APP events, in any order."""
+    """Which queue an RM's applications are in at which event: learnt from QUEUE_APP events, in any order.
 
-    def __init__(self, applications_max: int = APPLICATIONS_KEPT) -> None:
-        self._max = applications_max
-        # (since which id, the queue), ascending: an application that ended may come again elsewhere.
-        self._places: OrderedDict[str, list[tuple[int, str]]] = OrderedDict()
+    :param queue_of_object: where an application is by its object on ``si.state``; "": not known. It is asked about
+        those whose events are older than all that was looked at here.
+    """
+
+    def __init__(
+        self, applications_max: int = APPLICATIONS_KEPT, queue_of_object: Callable[[str], str] = lambda _: ""
+    ) -> None:
+        self._max, self._queue_of_object = applications_max, queue_of_object
+        # (id, whether it came, the queue), ascending: an application that ended may come again elsewhere.
+        self._marks: OrderedDict[str, list[tuple[int, bool, str]]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._marks)
 
     def note(self, event_id: int, seen: Seen) -> None:
         """Learns from an event; most teach nothing."""
-        if seen.detail != _QUEUE_APP or seen.type != _QUEUE or seen.change != _ADD:
+        if seen.detail != _QUEUE_APP or seen.type != _QUEUE or seen.change not in (_ADD, _REMOVE):
             return
-        places = self._places.setdefault(seen.reference_id, [])
-        place = (event_id, seen.object_id)
-        index = bisect_left(places, place)
-        if places[index : index + 1] != [place]:
-            places.insert(index, place)
-        if len(self._places) > self._max:
-            self._places.popitem(last=False)
+        marks = self._marks.setdefault(seen.reference_id, [])
+        mark = (event_id, seen.change == _ADD, seen.object_id)
+        index = bisect_left(marks, mark)
+        if marks[index : index + 1] != [mark]:
+            marks.insert(index, mark)
+        if len(self._marks) > self._max:
+            self._marks.popitem(last=False)
 
     def queue_of(self, application_id: str, event_id: int) -> str:
-        """The application's queue when the event happened; "": not known, or in none yet."""
-        queue = ""
-        for since, place in self._places.get(application_id, ()):
-            if since > event_id:
-                break
-            queue = place
+        """The application's queue when the event happened, or the last one before; "": not known, or in none yet."""
+        marks = self._marks.get(application_id)
+        if marks is None:
+            return self._queue_of_object(application_id)
+        index = bisect_left(marks, (event_id + 1,))
+        came, queue = marks[index - 1][1:] if index else (False, "")
+        if not came and index < len(marks) and not marks[index][1]:
+            return marks[index][2]  # it leaves later, so it came before, unseen
         return queue
 
 
@@ -176,5 +186,7 @@ def _in_queue(queue: str, each: Seen, owner: str, event_id: int, queues: QueueIn
         return is_at_or_below(queue, each.object_id)
     if each.type == _USERGROUP and each.detail != _UG_APP_LINK:
         return is_at_or_below(queue, each.reference_id)
+    if each.type == _APP and (each.change, each.detail) in _BEFORE_QUEUE:
+        return False
     path = queues.queue_of(owner, event_id) if owner else ""
     return bool(path) and is_at_or_below(queue, path)

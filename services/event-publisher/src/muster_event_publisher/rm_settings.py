@@ -1,7 +1,8 @@
 """What each RM wants of its events: the publisher follows the RMs' registrations on ``si.state``.
 
 An RM says it in its ``extraConfig`` (``muster_service.event_settings`` has the keys); the scheduler records it with
-the RM's registration. What an RM does not say is as the publisher's own settings say.
+the RM's registration. What an RM does not say is as the publisher's own settings say. Of applications, whose objects
+are on the same topic, the queues are noted (``app_queues``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from muster_service import event_settings
 from muster_service.event_settings import EventSettings
 from muster_service.life import together
 
+from muster_event_publisher.app_queues import APPLICATION, AppQueues
 from muster_event_publisher.codec import registered_extra_config
 from muster_event_publisher.settings import PublisherSettings
 
@@ -25,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 # The kind of the records that are read, in their keys; the scheduler's name for it.
 REGISTRATION = "reg"
-_MARK = f"/{REGISTRATION}/".encode()
+_MARK, _APPLICATION_MARK = f"/{REGISTRATION}/".encode(), f"/{APPLICATION}/".encode()
 _READ_RECORDS = 10_000
 _READ_TIMEOUT_S = 5.0
 # Between two reads that gave something: registrations are rare among what is written there, and not urgent.
@@ -50,6 +52,7 @@ class RmSettings:
             max_streams=own.max_streams,
             max_streams_per_host=own.max_streams_per_host,
         )
+        self.app_queues = AppQueues()
         self._said: dict[str, EventSettings] = {}
         self._readers: dict[int, LogReader] = {}
         self._late: set[int] = set()
@@ -152,9 +155,21 @@ class RmSettings:
             raise
         for record in records:
             # Nearly everything here is something else: only keys are looked at.
-            if record.key is not None and _MARK in record.key:
+            if record.key is None:
+                continue
+            if _MARK in record.key:
                 self._take(record.key, record.value)
+            elif _APPLICATION_MARK in record.key:
+                self._take_application(record.key, record.value)
         return len(records)
+
+    def _take_application(self, key: bytes, value: bytes | None) -> None:
+        try:
+            rm_id, kind, parts = parse_state_key(key)
+        except ValueError:
+            return
+        if kind == APPLICATION and len(parts) == 2:
+            self.app_queues.take(rm_id, parts[1], value)
 
     def _take(self, key: bytes, value: bytes | None) -> None:
         try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -19,6 +20,7 @@ from muster_bus.errors import LogError
 from muster_service.request_store import RequestReader
 
 from muster_event_publisher import metrics
+from muster_event_publisher.app_queues import AppQueues
 from muster_event_publisher.errors import (
     BadRequest,
     CallRefused,
@@ -101,9 +103,9 @@ class Read(NamedTuple):
 class Known:
     """What is known of an RM's events beside their bytes; it belongs to one instance."""
 
-    def __init__(self, ring: EventRing) -> None:
+    def __init__(self, ring: EventRing, queue_of_object: Callable[[str], str]) -> None:
         self.instance = ring.instance
-        self.queues = QueueIndex()
+        self.queues = QueueIndex(queue_of_object=queue_of_object)
         self._slots: list[tuple[int, Decoded] | None] = [None] * _DECODED_KEPT
         self._indexed = 0
         self._indexing = asyncio.Lock()
@@ -209,10 +211,19 @@ class EventHub:
     """Answers batches, and holds those who watch. The RMs' own limits count, as at REST.
 
     :param requests: the RMs' request events.
+    :param app_queues: where applications are whose events do not tell any more.
     """
 
-    def __init__(self, source: EventSource, requests: RequestStores, limits: WatchLimits, clock: Clock) -> None:
+    def __init__(
+        self,
+        source: EventSource,
+        requests: RequestStores,
+        limits: WatchLimits,
+        clock: Clock,
+        app_queues: AppQueues,
+    ) -> None:
         self.source, self.requests, self.limits, self.clock = source, requests, limits, clock
+        self._app_queues = app_queues
         self.stopping = False
         self._watches: set[EventWatch] = set()
         self._of_rm: Counter[str] = Counter()
@@ -311,7 +322,7 @@ class EventHub:
         """What is known of the RM's present instance."""
         known = self._known.get(ring.rm_id)
         if known is None or known.instance != ring.instance:
-            known = self._known[ring.rm_id] = Known(ring)
+            known = self._known[ring.rm_id] = Known(ring, partial(self._app_queues.queue_of, ring.rm_id))
         return known
 
     def _whose(self, query: Query) -> tuple[str, EventRing | None]:

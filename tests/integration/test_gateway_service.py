@@ -186,6 +186,14 @@ async def test_a_stream_flows_and_ends_when_the_client_goes(front: httpx.AsyncCl
     assert (await front.get("/health/live")).text == "SERVING\n"
 
 
+async def test_events_in_other_letters_go_to_the_publisher(world: Rig) -> None:
+    dead = "http://127.0.0.1:1"
+    gateway = await world.gateway(http_address="127.0.0.1:0", view_url=dead, publisher_url=dead)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}") as client:
+        for path in ("/ws/v1/events/batch", "/ws/v1/Events/batch", "/WS/V1/EVENTS/batch"):
+            assert (await client.get(path)).json()["message"] == "The event publisher is not reachable, try again"
+
+
 async def test_the_fronts_own_paths(front: httpx.AsyncClient) -> None:
     assert (await front.get("/health/ready")).status_code == 200
     assert (await front.get("/health")).content == b"SERVING\n"
@@ -209,6 +217,7 @@ async def test_hop_by_hop_headers_stay_on_their_hop(world: Rig) -> None:
         assert seen["x-forwarded-for"] == "127.0.0.1"
         assert "x-hop" not in answer.headers
         assert answer.headers["x-kept"] == "2"
+        assert len(answer.headers.get_list("date")) == 1
 
 
 async def _front_with(world: Rig, app: Starlette) -> AsyncIterator[httpx.AsyncClient]:

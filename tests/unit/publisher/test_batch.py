@@ -48,6 +48,7 @@ async def filled(publisher: Running, count: int, rm_id: str = "rm") -> None:
         ("?start=19&count=3", range(19, 20)),
         ("?count=2&count=5", range(2)),
         ("?rm=rm&start=00000000000000000000018", range(18, 20)),
+        ("?start=" + "0" * 5000, range(6)),
         ("?start=20", range(0)),
         ("?start=18446744073709551615", range(0)),
     ],
@@ -165,6 +166,7 @@ async def test_before_the_first_event_the_answer_is_empty() -> None:
         answer = await publisher.http.get(BATCH)
         assert answer.status_code == 200
         assert answer.content == b'{"InstanceUUID":"","LowestID":0,"HighestID":0,"EventRecords":null}\n'
+        assert answer.headers["x-muster-next-id"] == "0"
 
 
 @pytest.mark.parametrize("settings", [{"tracking_enabled": False}, {"ring_capacity": 0}])

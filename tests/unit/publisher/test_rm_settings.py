@@ -99,6 +99,17 @@ async def test_values_that_cannot_be_read_change_nothing_and_stop_nothing() -> N
         assert await publisher.service.healthy()
 
 
+async def test_a_limit_of_nothing_is_said() -> None:
+    async with running(poll_s=0.01) as publisher:
+        await say(publisher.log, "rm", {"service.event.RESTResponseSize": "0"})
+        await publisher.service.start()
+        await filled(publisher, "rm", 3)
+        for query in ("", "?count=3", "?start=1"):
+            answer = await publisher.http.get(BATCH + query)
+            assert batch_of(answer) == (0, 2, 0)
+            assert answer.headers["x-muster-events-note"] == "RESTResponseSize is 0: no answer holds events"
+
+
 @pytest.mark.parametrize("off", [{"event.trackingEnabled": "f"}, {"service.event.ringBufferCapacity": "0"}])
 async def test_tracking_off_is_an_error_on_rest_and_ends_streams_and_is_undone(off: dict[str, str]) -> None:
     async with running(poll_s=0.01, listen=True) as publisher:

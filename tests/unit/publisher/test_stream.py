@@ -126,6 +126,18 @@ async def test_a_start_that_is_not_there_yet_is_refused() -> None:
         assert "21 is not present yet, the next event has the id 20" in answer.json()["message"]
 
 
+async def test_a_start_of_nobody_s_events_is_refused() -> None:
+    """It would begin with whatever id the first RM has then, and the client would count from another one."""
+    async with running(listen=True) as publisher:
+        await publisher.service.start()
+        answer = await publisher.http.get(STREAM + "?start=7")
+        assert answer.status_code == 400
+        assert "7 is not present yet, the next event has the id 0" in answer.json()["message"]
+        async with opened(publisher, "?start=0") as lines:
+            await publisher.feeder.events("rm", range(1))
+            assert await lines.take(2) == [FIRST_LINE, *lines_of(range(1))]
+
+
 async def test_a_stream_opened_before_any_event_begins_with_the_first() -> None:
     async with running(listen=True) as publisher:
         await publisher.service.start()
@@ -170,11 +182,12 @@ async def test_trusted_proxies_name_the_client_and_the_total_still_holds() -> No
             opened(publisher, headers={"X-Forwarded-For": "10.0.0.1"}) as one,
             opened(publisher, headers={"X-Forwarded-For": "10.0.0.1, 10.0.0.2, 10.9.9.9"}) as two,
             opened(publisher, headers={"X-Forwarded-For": "10.0.0.2"}) as same_as_two,
+            opened(publisher, headers=[("X-Forwarded-For", "6.6.6.6"), ("X-Forwarded-For", "10.0.0.1")]) as forged,
             opened(publisher, headers={"X-Forwarded-For": "10.0.0.3"}) as three,
             opened(publisher, headers={"X-Forwarded-For": "10.0.0.4"}) as four,
         ):
-            statuses = [lines.response.status_code for lines in (one, two, same_as_two, three, four)]
-            assert statuses == [200, 200, 503, 200, 503]
+            statuses = [lines.response.status_code for lines in (one, two, same_as_two, forged, three, four)]
+            assert statuses == [200, 200, 503, 503, 200, 503]
 
 
 async def no_streams(publisher: Running) -> None:

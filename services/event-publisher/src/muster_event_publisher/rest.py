@@ -96,6 +96,8 @@ class _Batch:
         if self.missing and not self.lines:
             first, last = self.missing[-1]
             return f"events {first} to {last} are gone, go on with start={last + 1}"
+        if not limit:
+            return "RESTResponseSize is 0: no answer holds events"
         if wanted > limit and len(self.lines) == limit:
             return f"count {wanted} is more than one answer holds, which is {limit}"
         return ""
@@ -136,7 +138,7 @@ class EventsRest:
         limit = self._source.settings.of(ring.rm_id if ring is not None else "").rest_response_size
         wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
         if ring is None:
-            return await _answer(request, render.batch_json("", 0, 0, None), {})
+            return await _answer(request, render.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
         count = min(wanted, limit)
         # 2. from the ring, or from behind it when it is older. (The ring goes on while this is rendered.)
         found = _Batch(ring.lowest, ring.highest, ring.next_id, "ring")
@@ -194,15 +196,14 @@ class EventsRest:
         start = _number(query, "start", 0) if query.get("start") else None
         ring = self._source.choose(query.get("rm") or None)
         # 2. where it begins
+        next_id = ring.next_id if ring is not None else 0
+        if start is not None and start > next_id:
+            raise RequestRefused(
+                400, f'parameter "start": {start} is not present yet, the next event has the id {next_id}'
+            )
         cursor = 0
-        if ring is not None and start is not None:
-            if start > ring.next_id:
-                raise RequestRefused(
-                    400, f'parameter "start": {start} is not present yet, the next event has the id {ring.next_id}'
-                )
-            cursor = start
-        elif ring is not None:
-            cursor = max(ring.next_id - count, ring.lowest)
+        if ring is not None:
+            cursor = start if start is not None else max(ring.next_id - count, ring.lowest)
         # 3. whether there is room
         host = self._peer(request)
         self._streams.check_room(host, ring.rm_id if ring is not None else "")
@@ -216,7 +217,9 @@ class EventsRest:
         peer = request.client.host if request.client is not None else ""
         trusted = self._settings.trusted_proxies
         if peer in trusted:
-            for address in reversed(request.headers.get("x-forwarded-for", "").split(",")):
+            # (A proxy may add a line of its own behind what the client has sent.)
+            forwarded = ",".join(request.headers.getlist("x-forwarded-for"))
+            for address in reversed(forwarded.split(",")):
                 peer = address.strip() or peer
                 if peer not in trusted:
                     break
@@ -310,8 +313,10 @@ def _number(query: dict[str, str], name: str, default: int, lowest: int = 0) -> 
     text = query.get(name, "")
     if not text:
         return default
-    if text.isascii() and text.isdigit() and len(text.lstrip("0")) <= 20 and lowest <= int(text) < 2**64:
-        return int(text)
+    digits = text.lstrip("0")
+    # (Python refuses to read thousands of digits; twenty are enough to know.)
+    if text.isascii() and text.isdigit() and len(digits) <= 20 and lowest <= int(digits or "0") < 2**64:
+        return int(digits or "0")
     raise RequestRefused(
         400, f'parameter "{name}": {text[:40]!r} is not valid, expected a whole number from {lowest} to {2**64 - 1}'
     )

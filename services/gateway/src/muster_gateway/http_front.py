@@ -76,7 +76,8 @@ class HttpFront:
             await send({"type": "websocket.close", "code": 1000})
             return
         path: str = scope["path"]
-        if path.startswith("/ws/v1/events/") or path == "/ws/v1/usage":
+        # (In other letters as well: the publisher knows where to send those.)
+        if path.lower().startswith("/ws/v1/events/") or path == "/ws/v1/usage":
             await self._pass(self._publisher, "publisher", scope, receive, send)
         elif path.startswith(("/ws/v1/", "/debug/")):
             await self._pass(self._view, "view", scope, receive, send)
@@ -163,7 +164,7 @@ class HttpTarget:
             {
                 "type": "http.response.start",
                 "status": response.status_code,
-                "headers": end_to_end(response.headers.raw),
+                "headers": end_to_end(response.headers.raw, also=(b"date",)),  # this server adds its own
             }
         )
         gone = asyncio.create_task(_client_gone(receive), name="http client gone")

@@ -202,6 +202,25 @@ async def test_views_tell_what_happened(history: History) -> None:
     ]  # fmt: skip
 
 
+async def test_a_change_of_size_is_no_further_allocation(history: History) -> None:
+    story = Story().at(1).submitted("app", "root.a").begins("app", "k", "n1", SMALL).begins("app", "p", "n1", SMALL)
+    story.at(3).ends("app", "k", "n1", SMALL, "REPLACED").begins("app", "k", "n1", LARGE)
+    # (A placeholder that makes room says for whom; the same key may come again at that moment.)
+    story.add("APP", "REMOVE", "ALLOC_REPLACED", "app", "p", SMALL, "replaced by real")
+    story.add("NODE", "REMOVE", "NODE_ALLOC", "n1", "p", SMALL).begins("app", "p", "n1", SMALL)
+    await history.write(story.records)
+    rows = await history.ask(
+        "select allocation_key, seconds::float, ended, resource->>'vcore' from {s}.allocations order by begin_id"
+    )
+    assert rows == [
+        ("k", 2.0, "changed", "100"),
+        ("p", 2.0, "replaced", "100"),
+        ("k", None, None, "1000"),
+        ("p", None, None, "100"),
+    ]
+    assert await history.ask("select allocations, running from {s}.applications") == [(3, 2)]
+
+
 async def test_views_without_the_beginning(history: History) -> None:
     """Retention took the begins: their ends do not go with other begins, and nothing becomes negative."""
     records = life().records

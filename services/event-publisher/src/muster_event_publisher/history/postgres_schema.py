@@ -91,11 +91,14 @@ _VIEWS = """
             from about
         ), counted as (
             select *,
-                sum(step) over (partition by rm, instance, application, allocation_key
-                    order by id rows unbounded preceding) as balance,
+                -- The RM changed its size or node: it begins again at once.
+                change_detail_number = 503 and message not like 'replaced by %'
+                    and lead(step) over each_key = 1 and lead(timestamp_ns) over each_key = timestamp_ns as changed,
+                sum(step) over (each_key rows unbounded preceding) as balance,
                 row_number() over (partition by rm, instance, application, allocation_key, step order by id) as number
             from placed
             where step <> 0
+            window each_key as (partition by rm, instance, application, allocation_key order by id)
         ), numbered as (
             select *, number + case step when 1 then greatest(0, -min(balance) over (
                 partition by rm, instance, application, allocation_key)) else 0 end as pair
@@ -108,6 +111,7 @@ _VIEWS = """
             coalesce(min(timestamp_ns) filter (where step = -1), min(left_ns)) as end_ns,
             coalesce(min(change_detail_number) filter (where step = -1), min(0) filter (where left_id is not null))
                 as end_detail,
+            coalesce(bool_or(changed) filter (where step = -1), false) as changed,
             (array_agg(resource order by step desc))[1] as resource,
             (array_agg(queue order by step desc))[1] as queue,
             coalesce(max(nullif(message, '')) filter (where step = -1), max(message) filter (where step = 1), '')
@@ -124,8 +128,9 @@ _VIEWS = """
                 order by n.id limit 1) as node,
             p.queue, {schema}.time_of(p.begin_ns) as begin_time, {schema}.time_of(p.end_ns) as end_time,
             (p.end_ns - p.begin_ns) / 1e9 as seconds,
-            case p.end_detail when 500 then 'released' when 501 then 'preempted' when 502 then 'timed out'
-                when 503 then 'replaced' when 504 then 'node removed' when 0 then 'dropped' end as ended,
+            case when p.changed then 'changed' else case p.end_detail
+                when 500 then 'released' when 501 then 'preempted' when 502 then 'timed out'
+                when 503 then 'replaced' when 504 then 'node removed' when 0 then 'dropped' end end as ended,
             p.resource, p.message, p.begin_ns, p.end_ns, p.begin_id, p.end_id
         from {schema}.pairs p;
 
@@ -192,11 +197,7 @@ _VIEWS = """
             {schema}.time_of(s.submitted_ns) as submitted_time, {schema}.time_of(s.accepted_ns) as accepted_time,
             {schema}.time_of(s.started_ns) as started_time,
             {schema}.time_of(coalesce(s.ended_ns, s.left_ns)) as finished_time,
-            s.asks, s.allocations,
-            (select count(*) from {schema}.pairs p
-                where p.rm = s.rm and p.instance = s.instance and p.application = s.application
-                    and p.begin_id >= s.first_id and (s.next_id is null or p.begin_id < s.next_id)
-                    and p.end_ns is null) as running,
+            s.asks, s.allocations - c.changed as allocations, c.running,
             s.preempted,
             (select jsonb_object_agg(t.resource_type, t.used order by t.resource_type) from (
                 select r.key as resource_type, sum(r.value::numeric * (p.end_ns - p.begin_ns) / 1000000000) as used
@@ -206,7 +207,12 @@ _VIEWS = """
                     and p.end_ns is not null
                 group by r.key) t) as resource_seconds,
             coalesce(s.message, '') as message, s.first_id, s.last_id
-        from summed s;
+        from summed s
+        cross join lateral (
+            select count(*) filter (where p.end_ns is null) as running, count(*) filter (where p.changed) as changed
+            from {schema}.pairs p
+            where p.rm = s.rm and p.instance = s.instance and p.application = s.application
+                and p.begin_id >= s.first_id and (s.next_id is null or p.begin_id < s.next_id)) c;
 
     create view {schema}.queue_usage as
         with steps as (

@@ -20,7 +20,7 @@ from muster_cli.events_flags import Wanted
 from muster_cli.operating import check_call
 
 # Columns: what fits most; a longer value pushes the rest of its line to the right and loses nothing.
-_COLUMNS = (("time (UTC)", 23), ("id", 8), ("what", 32), ("object", 28), ("reference", 28))
+_COLUMNS = (("time (UTC)", 23), ("id", 8), ("what", 34), ("object", 28), ("reference", 28))
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NS = 1_000_000_000

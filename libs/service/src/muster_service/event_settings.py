@@ -87,6 +87,8 @@ def keys_of(name: str) -> tuple[str, ...]:
 
 _NAME_OF = {key: name for name in _FIELDS for key in keys_of(name)}
 KEYS: frozenset[str] = frozenset(_NAME_OF)
+# The first names are shown: a registration's warnings travel in metadata, where there is little room.
+_WORDS = ", ".join(names[0] for _, _, names in _FIELDS.values())
 _BY_LOWER_CASE = {key.lower(): key for key in KEYS}
 
 
@@ -147,7 +149,7 @@ def _unknown(extra_config: Mapping[str, str]) -> list[str]:
         if not key.startswith(_PREFIXES) or key in KEYS:
             continue
         meant = _BY_LOWER_CASE.get(key.lower())
-        expected = f"did you mean {meant}?" if meant else f"expected one of {', '.join(sorted(KEYS))}"
+        expected = f"did you mean {meant}?" if meant else f"expected {_PREFIXES[0]} with one of {_WORDS}"
         problems.append(f"{_cut(key)}: is no setting of events and has no effect; {expected}")
     return problems
 

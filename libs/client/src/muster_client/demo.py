@@ -76,7 +76,8 @@ def show_history(data_dir: Path, console: Console) -> None:
     if not files:
         console.print(f"[bold red]wrong:[/] there is no history under {data_dir}", highlight=False)
         return
-    console.print(f"[bold]history:[/] {data_dir} ({len(files)} Parquet files)", highlight=False, soft_wrap=True)
+    count = f"{len(files)} Parquet file" + ("" if len(files) == 1 else "s")
+    console.print(f"[bold]history:[/] {data_dir} ({count})", highlight=False, soft_wrap=True)
     for words, arguments in {
         "ask it": '"select * from applications"',
         "usage": "usage --queue root --plot usage.png",

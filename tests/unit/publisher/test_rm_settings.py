@@ -17,6 +17,7 @@ from muster_event_publisher.settings import PublisherSettings
 from muster_proto.muster.bus.v1.state_pb2 import RegistrationObject
 from muster_scheduler import state_codec
 from muster_service.go_json import error_body
+from structlog.testing import capture_logs
 from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.running import TOPICS, Running, eventually, running, until_next
 from unit.publisher.test_stream import opened
@@ -99,11 +100,28 @@ async def test_values_that_cannot_be_read_change_nothing_and_stop_nothing() -> N
         assert await publisher.service.healthy()
 
 
+async def test_what_is_wrong_with_a_setting_is_logged_once_however_often_it_is_recorded() -> None:
+    async with running(poll_s=0.01) as publisher:
+        await publisher.service.start()
+        settings = publisher.service.rm_settings
+        with capture_logs() as logged:
+            for streams in range(1, 5):
+                await say(publisher.log, "rm", {"event.ringBufferCapacity": "big", "event.maxStreams": str(streams)})
+                await eventually(lambda streams=streams: settings.of("rm").max_streams == streams)
+            await say(publisher.log, "rm", {"event.ringBufferCapacity": "huge", "event.maxStreams": "9"})
+            await eventually(lambda: settings.of("rm").max_streams == 9)
+        said = [line["problem"] for line in logged if line["event"] == "an event setting of an RM is not in force"]
+        assert ["big" in said[0], "huge" in said[1], len(said)] == [True, True, 2]
+
+
 async def test_a_limit_of_nothing_is_said() -> None:
     async with running(poll_s=0.01) as publisher:
         await say(publisher.log, "rm", {"service.event.RESTResponseSize": "0"})
         await publisher.service.start()
         await filled(publisher, "rm", 3)
+        told = (await publisher.http.get(BATCH)).headers
+        mine = {name for name in told if name.startswith("x-muster-")}
+        assert mine <= set(told["access-control-expose-headers"].lower().split(","))
         for query in ("", "?count=3", "?start=1"):
             answer = await publisher.http.get(BATCH + query)
             assert batch_of(answer) == (0, 2, 0)

@@ -52,6 +52,10 @@ _HEADERS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "GET, OPTIONS",
     "Access-Control-Allow-Headers": "X-Requested-With,Content-Type,Accept,Origin",
+    # Else scripts of other origins cannot read them.
+    "Access-Control-Expose-Headers": ",".join(
+        ["X-Muster-Next-ID", "X-Muster-Events-Source", "X-Muster-Events-Missing", "X-Muster-Events-Note"]
+    ),
 }
 # The core compresses from this size on.
 _GZIP_FROM_BYTES = 1400

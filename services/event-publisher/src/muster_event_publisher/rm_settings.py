@@ -54,6 +54,7 @@ class RmSettings:
         )
         self.app_queues = AppQueues()
         self._said: dict[str, EventSettings] = {}
+        self._problems_said: dict[str, list[str]] = {}
         self._readers: dict[int, LogReader] = {}
         self._late: set[int] = set()
 
@@ -181,6 +182,7 @@ class RmSettings:
         before = self.of(rm_id)
         if value is None:
             self._said.pop(rm_id, None)
+            self._problems_said.pop(rm_id, None)
         else:
             extra_config = registered_extra_config(value)
             if extra_config is None:
@@ -188,8 +190,11 @@ class RmSettings:
                 return
             said, problems = event_settings.read(extra_config, self._said.get(rm_id, event_settings.DEFAULT))
             self._said[rm_id] = said
+            # The record is written again with every configuration: what was said of it is not said again.
             for problem in problems:
-                log.warning("an event setting of an RM is not in force", rm=rm_id, problem=problem)
+                if problem not in self._problems_said.get(rm_id, ()):
+                    log.warning("an event setting of an RM is not in force", rm=rm_id, problem=problem)
+            self._problems_said[rm_id] = problems
         if self.of(rm_id) != before:
             log.info("event settings of an RM have changed", rm=rm_id, given=sorted(self.of(rm_id).given))
             self._changed(rm_id)

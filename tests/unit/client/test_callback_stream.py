@@ -268,12 +268,30 @@ async def test_a_listener_that_raises_ends_the_client(asker: Asker) -> None:
 async def test_the_stream_is_open_when_it_is_welcomed(asker: Asker) -> None:
     said: list[tuple[str, bool]] = []
     asker.refuse = (grpc.StatusCode.UNAVAILABLE, "not now")
-    async with client(asker, predicates=lambda _: True, on_stream=lambda *what: said.append(what)) as rm:
-        await rm.register()
+    settings = QUICK.model_copy(update={"welcome_timeout_s": 0.05})
+    async with client(asker, settings, predicates=lambda _: True, on_stream=lambda *what: said.append(what)) as rm:
+        await rm.register()  # it does not wait for ever
         await eventually(lambda: len(asker.metadata) > 2, "it is tried again")
         assert not [each for each in said if each[0] == "callback"]
         asker.refuse = None
         await eventually(lambda: ("callback", True) in said, "it is open")
+
+
+async def test_a_registration_returns_when_asks_are_going_to_be_asked_about(asker: Asker) -> None:
+    said: list[tuple[str, bool]] = []
+    asker.refuse = (grpc.StatusCode.UNAVAILABLE, "not now")
+    async with client(asker, predicates=lambda _: True, on_stream=lambda *what: said.append(what)) as rm:
+        registering = asyncio.create_task(rm.register())
+        await eventually(lambda: len(asker.metadata) > 2, "the stream is tried again")
+        assert not registering.done()
+        asker.refuse = None
+        await registering
+        assert ("callback", False) not in said
+        assert len(asker.hellos) == 1
+    async with client(asker, predicates=lambda _: True) as rm:
+        await rm.register()
+        await rm.attach()
+        assert len(asker.hellos) == 3, "attaching waits, too"
 
 
 async def test_without_a_callback_that_needs_it_there_is_no_stream(asker: Asker) -> None:

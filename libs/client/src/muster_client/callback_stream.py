@@ -124,6 +124,7 @@ class CallbackStream(RmStream[Any]):
     # ---- the life of the stream -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
+        self._welcome.clear()
         for task in self._answering:
             task.cancel()
         self._unwritten.clear()
@@ -148,6 +149,10 @@ class CallbackStream(RmStream[Any]):
         linger_s = self._settings.linger_s
         if self._written and self._clock.monotonic() - self._written[-1][0] < linger_s:
             await asyncio.sleep(linger_s)
+
+    async def welcomed(self) -> None:
+        """Returns once the stream is open, and the log has it: what is sent from then on is asked about."""
+        await self._welcome.wait()
 
     async def _connection(self) -> None:
         self._welcome.clear()

@@ -147,6 +147,8 @@ class RmClient:
     async def register(self) -> None:
         """Registers the RM and opens its streams. Again: the scheduler starts afresh, and so does this client.
 
+        An RM with callbacks is asked about everything that it sends after this returned.
+
         Tries for ``register_timeout_s`` while no gateway answers. Not to be called from a stream's callback (it would
         wait for itself); from ``on_reregister_needed`` it is.
 
@@ -160,6 +162,7 @@ class RmClient:
             await self._call_register()
             self._sequences.restart()
             self._start_streams()
+            await self._welcomed()
 
     async def attach(self) -> None:
         """Opens the streams of an RM that is registered already (by a member of its HA pair, say).
@@ -170,6 +173,7 @@ class RmClient:
             self._must_be_open()
             await self._stop_streams()
             self._start_streams()
+            await self._welcomed()
 
     async def wait(self) -> None:
         """Returns when the client is closed. Raises what ended it: StreamRefused, CallbackFailed, RegistrationRejected,
@@ -458,6 +462,25 @@ class RmClient:
         for stream in self._streams:
             stream.begin()
         self._supervisor = asyncio.create_task(self._supervise(), name=f"muster client {self.rm_id}")
+
+    async def _welcomed(self) -> None:
+        """Waits for the callback stream: the streams are independent, and an ask must not overtake who is to be asked.
+
+        Not for ever: without it the RM is as one without callbacks, and the stream goes on trying.
+        """
+        if self._asked is None:
+            return
+        welcomed = asyncio.ensure_future(self._asked.welcomed())
+        over = asyncio.ensure_future(self._finished.wait())
+        try:
+            await asyncio.wait(
+                {welcomed, over}, timeout=self._settings.welcome_timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not welcomed.done() and not over.done():
+                log.warning("the callback stream is not open yet", timeout_s=self._settings.welcome_timeout_s)
+        finally:
+            welcomed.cancel()
+            over.cancel()
 
     async def _stop_streams(self) -> None:
         if self._supervisor is not None:

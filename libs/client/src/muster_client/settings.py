@@ -41,6 +41,9 @@ class ClientSettings(BaseModel):
     questions_at_once: int = Field(
         default=256, ge=1, description="Questions of the scheduler that are answered at the same time; more wait."
     )
+    welcome_timeout_s: float = Field(
+        default=5.0, gt=0, description="At a registration, for the callback stream to be open; then it goes on without."
+    )
     close_timeout_s: float = Field(default=5.0, gt=0, description="At close, for what is unsent to be written.")
     linger_s: float = Field(
         default=0.5, ge=0, description="At close, for what was written to be known as taken; not everything ever is."

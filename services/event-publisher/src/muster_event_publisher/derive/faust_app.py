@@ -26,6 +26,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,6 +54,8 @@ _REQUEST_TIMEOUT_S = 90.0
 # So long may reading the states back take, in units of stall_s.
 _RECOVERY_STALLS = 5
 _LOOK_S = 2.0
+# So many offsets before the first event after a start are looked at again.
+_LOOK_BACK = 1_000
 
 
 # What Faust tells of itself is for its authors; what it warns of is for us.
@@ -149,7 +152,7 @@ class FaustDerive:
         self._states = states
         for name, wanted in (("fan-out", self.settings.fan_out), ("usage", self.settings.usage)):
             if wanted:
-                work = _Agent(name, self.settings, self._topics, app, self._fail)
+                work = _Agent(name, self.settings, self._bus, self._topics, app, self._fail)
                 self._work.append(work)
                 app.agent(events, name=name)(work.run)
         self._life.watch(self._run(app), "faust")
@@ -295,11 +298,19 @@ class _Agent:
     """One agent: batches of events, partition by partition."""
 
     def __init__(
-        self, name: str, settings: DeriveSettings, topics: Topics, app: faust.App, fail: Callable[[BaseException], None]
+        self,
+        name: str,
+        settings: DeriveSettings,
+        bus: Log,
+        topics: Topics,
+        app: faust.App,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self.name = name
         self.positions: dict[int, int] = {}
         self._settings, self._topics, self._app, self._fail = settings, topics, app, fail
+        self._bus = bus
+        self._readers: dict[int, LogReader] = {}
         self._derivers: dict[int, PartitionDeriver] = {}
         self._waiting: list[Any] = []
         self._stream: Any = None
@@ -331,7 +342,8 @@ class _Agent:
         """Lets what is under way come to its end, and begins nothing more."""
         self._finishing = True
         async with self._lock:
-            pass
+            for reader in self._readers.values():
+                await reader.close()
 
     async def _flush(self) -> None:
         async with self._lock:
@@ -348,10 +360,11 @@ class _Agent:
 
     async def _derive(self, events: Sequence[Any]) -> None:
         # 1. the fold
-        touched: dict[int, list[Record]] = {}
+        delivered: dict[int, list[Record]] = {}
         for event in events:
             message = event.message
-            touched.setdefault(message.partition, []).append(_record(message))
+            delivered.setdefault(message.partition, []).append(_record(message))
+        touched = {partition: await self._whole(partition, found) for partition, found in delivered.items()}
         records: list[OutRecord] = []
         states: list[OutRecord] = []
         for partition, found in touched.items():
@@ -364,9 +377,40 @@ class _Agent:
         await self._send(records)
         await self._send(states)
         for partition, found in touched.items():
+            if not found:
+                continue
             self.positions[partition] = found[-1].offset + 1
             if self.name == "usage" or not self._settings.usage:
                 metrics.DERIVED.labels(str(partition)).inc(len(found))
+
+    async def _whole(self, partition: int, found: list[Record]) -> list[Record]:
+        """What Faust delivered, with what it lost on the way and without what it delivered before.
+
+        Right after a start it seeks while it reads, and now and then passes over events or gives them again. Where
+        offsets are missing, the log is asked; mostly it has only the markers of transactions there. What the fold
+        knows already, it drops by its id.
+        """
+        expected = self.positions.get(partition)
+        if expected is None:
+            # (The fold knows repeats by their ids; those who read fanned-out events have to do it themselves.)
+            expected = found[0].offset - (min(_LOOK_BACK, found[0].offset) if self.name == "usage" else 0)
+        found = [record for record in found if record.offset >= expected]
+        if not found:
+            return found
+        offsets = [expected - 1, *(record.offset for record in found)]
+        if all(after == before + 1 for before, after in pairwise(offsets)):
+            return found
+        reader = self._readers.get(partition)
+        if reader is None:
+            reader = self._readers[partition] = await self._bus.reader(self._topics.events, partition)
+        reader.seek(max(expected, await reader.first_offset()))
+        end, whole = found[-1].offset + 1, list[Record]()
+        while reader.position < end:
+            records = await reader.read(5_000, 5.0)
+            if not records:
+                raise DeriveStalled(f"partition {partition} gives nothing from {reader.position} on, though Faust did")
+            whole += records
+        return [record for record in whole if record.offset < end]
 
     async def _send(self, records: Sequence[OutRecord]) -> None:
         producer = self._app.producer

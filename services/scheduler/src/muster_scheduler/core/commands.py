@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster_scheduler.core.config import ClusterConfig
+from muster_scheduler.core.external import SetSource, UpdateExternal
 from muster_scheduler.core.inquiries import CallbackPolicy
 
 
@@ -199,4 +200,6 @@ Command = (
     | SetCallbacks
     | SetEvents
     | Answers
+    | UpdateExternal
+    | SetSource
 )

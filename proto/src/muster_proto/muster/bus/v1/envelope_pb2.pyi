@@ -66,6 +66,7 @@ class RequestEnvelope(_message.Message):
     CALLBACK_ANSWERS_FIELD_NUMBER: _builtins.int
     CALLBACK_STREAM_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
+    EXTERNAL_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     request_id: _builtins.str
     """Unique for each request of a gateway's life, for tracing and for the answer to a registration."""
@@ -90,6 +91,8 @@ class RequestEnvelope(_message.Message):
     def callback_stream(self) -> Global___CallbackStream: ...
     @_builtins.property
     def admin(self) -> Global___AdminCommand: ...
+    @_builtins.property
+    def external(self) -> Global___ExternalChanges: ...
     def __init__(
         self,
         *,
@@ -106,16 +109,500 @@ class RequestEnvelope(_message.Message):
         callback_answers: _builtins.bytes = ...,
         callback_stream: Global___CallbackStream | None = ...,
         admin: Global___AdminCommand | None = ...,
+        external: Global___ExternalChanges | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "lifecycle", b"lifecycle", "node", b"node", "register", b"register"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "gateway_id", b"gateway_id", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "admitted_ns", b"admitted_ns", "allocation", b"allocation", "application", b"application", "body", b"body", "callback_answers", b"callback_answers", "callback_stream", b"callback_stream", "configuration", b"configuration", "external", b"external", "gateway_id", b"gateway_id", "lifecycle", b"lifecycle", "node", b"node", "register", b"register", "request_id", b"request_id", "rm_id", b"rm_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["register", "allocation", "application", "node", "lifecycle", "configuration", "callback_answers", "callback_stream", "admin", "external"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___RequestEnvelope: _TypeAlias = RequestEnvelope  # noqa: Y015
+
+@_typing.final
+class ExternalChanges(_message.Message):
+    """What a source outside of the RM says (seed 004): written by the informers beside the scheduler. The words are those of
+    muster_scheduler.core.external.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    partition: _builtins.str
+    source: _builtins.str
+    """the informer's name"""
+    life: _builtins.str
+    """one start of the informer"""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExternalChange]: ...
+    @_builtins.property
+    def note(self) -> Global___ExternalSourceNote:
+        """taken behind the changes"""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.str = ...,
+        source: _builtins.str = ...,
+        life: _builtins.str = ...,
+        changes: _abc.Iterable[Global___ExternalChange] | None = ...,
+        note: Global___ExternalSourceNote | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["note", b"note"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "life", b"life", "note", b"note", "partition", b"partition", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalChanges: _TypeAlias = ExternalChanges  # noqa: Y015
+
+@_typing.final
+class ExternalSourceNote(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    DRAINS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """LISTING, LIVE, STALE"""
+    drains: _builtins.bool
+    """its nodes take nothing new while it is stale"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        drains: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalSourceNote: _TypeAlias = ExternalSourceNote  # noqa: Y015
+
+@_typing.final
+class ExternalChange(_message.Message):
+    """One object, the whole of it; without an object it is gone, or (stale) can no longer be relied on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    ALLOCATION_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    OFFER_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """pool, queue, node, offer, application, allocation"""
+    id: _builtins.str
+    stale: _builtins.bool
+    @_builtins.property
+    def node(self) -> Global___ExternalNode: ...
+    @_builtins.property
+    def allocation(self) -> Global___ExternalAllocation: ...
+    @_builtins.property
+    def queue(self) -> Global___ExternalQueue: ...
+    @_builtins.property
+    def application(self) -> Global___ExternalApplication: ...
+    @_builtins.property
+    def offer(self) -> Global___ExternalOffer: ...
+    @_builtins.property
+    def pool(self) -> Global___ExternalPool: ...
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        id: _builtins.str = ...,
+        stale: _builtins.bool = ...,
+        node: Global___ExternalNode | None = ...,
+        allocation: Global___ExternalAllocation | None = ...,
+        queue: Global___ExternalQueue | None = ...,
+        application: Global___ExternalApplication | None = ...,
+        offer: Global___ExternalOffer | None = ...,
+        pool: Global___ExternalPool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocation", b"allocation", "application", b"application", "node", b"node", "offer", b"offer", "pool", b"pool", "queue", b"queue", "what", b"what"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation", b"allocation", "application", b"application", "id", b"id", "kind", b"kind", "node", b"node", "offer", b"offer", "pool", b"pool", "queue", b"queue", "stale", b"stale", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["node", "allocation", "queue", "application", "offer", "pool"]  # noqa: Y015
+    _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
+
+Global___ExternalChange: _TypeAlias = ExternalChange  # noqa: Y015
+
+@_typing.final
+class ExternalNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CapacityEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class OccupiedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    HAS_CAPACITY_FIELD_NUMBER: _builtins.int
+    OCCUPIED_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    SCHEDULABLE_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
+    BRINGS_FIELD_NUMBER: _builtins.int
+    has_capacity: _builtins.bool
+    schedulable: _builtins.bool
+    whole: _builtins.bool
+    brings: _builtins.bool
+    @_builtins.property
+    def capacity(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def occupied(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        capacity: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        has_capacity: _builtins.bool = ...,
+        occupied: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        schedulable: _builtins.bool = ...,
+        whole: _builtins.bool = ...,
+        brings: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "brings", b"brings", "capacity", b"capacity", "has_capacity", b"has_capacity", "occupied", b"occupied", "schedulable", b"schedulable", "whole", b"whole"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalNode: _TypeAlias = ExternalNode  # noqa: Y015
+
+@_typing.final
+class ExternalAllocation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ResourceEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    application_id: _builtins.str
+    priority: _builtins.int
+    @_builtins.property
+    def resource(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        resource: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        application_id: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "node_id", b"node_id", "priority", b"priority", "resource", b"resource", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalAllocation: _TypeAlias = ExternalAllocation  # noqa: Y015
+
+@_typing.final
+class ExternalQueue(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MaxEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    MAX_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def max(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        max: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max", b"max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalQueue: _TypeAlias = ExternalQueue  # noqa: Y015
+
+@_typing.final
+class ExternalApplication(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class TagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    user: _builtins.str
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str = ...,
+        user: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "queue", b"queue", "tags", b"tags", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalApplication: _TypeAlias = ExternalApplication  # noqa: Y015
+
+@_typing.final
+class ExternalOffer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ResourceEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    IDLE_NS_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
+    GRACE_NS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    idle_ns: _builtins.int
+    revoked: _builtins.bool
+    grace_ns: _builtins.int
+    @_builtins.property
+    def resource(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        resource: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        idle_ns: _builtins.int = ...,
+        revoked: _builtins.bool = ...,
+        grace_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "grace_ns", b"grace_ns", "idle_ns", b"idle_ns", "node_id", b"node_id", "resource", b"resource", "revoked", b"revoked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalOffer: _TypeAlias = ExternalOffer  # noqa: Y015
+
+@_typing.final
+class ExternalPool(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUANTITY_FIELD_NUMBER: _builtins.int
+    OCCUPIED_FIELD_NUMBER: _builtins.int
+    quantity: _builtins.int
+    occupied: _builtins.int
+    def __init__(
+        self,
+        *,
+        quantity: _builtins.int = ...,
+        occupied: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["occupied", b"occupied", "quantity", b"quantity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalPool: _TypeAlias = ExternalPool  # noqa: Y015
 
 @_typing.final
 class CallbackStream(_message.Message):

@@ -14,6 +14,8 @@ Key of the record: <rmID>/<kind>/<id>, with '/' and '%' in rmID and in each part
   ask    <partition>/<appID>/<key>            AskObject          (while something of it is pending)
   alloc  <partition>/<appID>/<key>[#n]        AllocationObject   (#n: the n-th of an ask with repeats)
   why    <partition>/<leaf>/<shape>           ReasonObject       (why asks of this shape in this leaf are pending)
+  source <partition>/<source>                 SourceObject       (outside of the RM; outlives its registrations)
+  ext    <partition>/<source>/<kind>/<id>     ExternalRecord     (what the source says; likewise)
 
 Sums (usage of nodes, queues, applications, users) are not here: who folds computes them.
 """
@@ -334,6 +336,8 @@ class NodeObject(_message.Message):
     SCHEDULABLE_FIELD_NUMBER: _builtins.int
     SUBMISSION_FIELD_NUMBER: _builtins.int
     CREATED_NS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    REPORTED_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     node_id: _builtins.str
     schedulable: _builtins.bool
@@ -345,6 +349,14 @@ class NodeObject(_message.Message):
     def capacity(self) -> Global___Quantities: ...
     @_builtins.property
     def occupied(self) -> Global___Quantities: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set where sources outside of the RM speak of the node: then the fields above are what counts, with all of them."""
+
+    @_builtins.property
+    def reported(self) -> Global___NodeReport:
+        """what the RM itself said; absent: it never did, sources brought the node"""
+
     def __init__(
         self,
         *,
@@ -356,14 +368,67 @@ class NodeObject(_message.Message):
         schedulable: _builtins.bool = ...,
         submission: _builtins.int = ...,
         created_ns: _builtins.int = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+        reported: Global___NodeReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "occupied", b"occupied"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "occupied", b"occupied", "reported", b"reported"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "capacity", b"capacity", "created_ns", b"created_ns", "node_id", b"node_id", "occupied", b"occupied", "partition", b"partition", "schedulable", b"schedulable", "submission", b"submission"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "capacity", b"capacity", "created_ns", b"created_ns", "node_id", b"node_id", "occupied", b"occupied", "partition", b"partition", "reported", b"reported", "schedulable", b"schedulable", "sources", b"sources", "submission", b"submission"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeObject: _TypeAlias = NodeObject  # noqa: Y015
+
+@_typing.final
+class NodeReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    OCCUPIED_FIELD_NUMBER: _builtins.int
+    SCHEDULABLE_FIELD_NUMBER: _builtins.int
+    schedulable: _builtins.bool
+    @_builtins.property
+    def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def capacity(self) -> Global___Quantities: ...
+    @_builtins.property
+    def occupied(self) -> Global___Quantities: ...
+    def __init__(
+        self,
+        *,
+        attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        capacity: Global___Quantities | None = ...,
+        occupied: Global___Quantities | None = ...,
+        schedulable: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "occupied", b"occupied"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "capacity", b"capacity", "occupied", b"occupied", "schedulable", b"schedulable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeReport: _TypeAlias = NodeReport  # noqa: Y015
 
 @_typing.final
 class QueueObject(_message.Message):
@@ -508,6 +573,7 @@ class ApplicationObject(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     GANG_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     application_id: _builtins.str
     queue: _builtins.str
@@ -526,6 +592,8 @@ class ApplicationObject(_message.Message):
     rejected_message: _builtins.str
     deadline_ns: _builtins.int
     """of the state's timer; 0: none"""
+    source: _builtins.str
+    """outside of the RM, that brought it; "": the RM did"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -568,10 +636,11 @@ class ApplicationObject(_message.Message):
         usage: _abc.Iterable[Global___UsageObject] | None = ...,
         waiting: Global___ReasonObject | None = ...,
         gang: Global___GangObject | None = ...,
+        source: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gang", b"gang", "placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang", b"gang", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang", b"gang", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "source", b"source", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -901,6 +970,7 @@ class AllocationObject(_message.Message):
     REPLACED_BY_FIELD_NUMBER: _builtins.int
     TOLD_NS_FIELD_NUMBER: _builtins.int
     REPLACES_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     uuid: _builtins.str
     allocated_ns: _builtins.int
@@ -914,6 +984,8 @@ class AllocationObject(_message.Message):
     """told to go for this real ask of its task group; likewise. "": the ask is gone"""
     told_ns: _builtins.int
     """when it was told to go, whyever; 0: it was not"""
+    source: _builtins.str
+    """outside of the RM, that runs it; "": the RM does"""
     @_builtins.property
     def demand(self) -> Global___Demand: ...
     @_builtins.property
@@ -939,10 +1011,11 @@ class AllocationObject(_message.Message):
         replaced_by: _builtins.str | None = ...,
         told_ns: _builtins.int = ...,
         replaces: Global___ReplacedObject | None = ...,
+        source: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "demand", b"demand", "preempted", b"preempted", "replaced_by", b"replaced_by", "replaces", b"replaces"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "replaced_by", b"replaced_by", "replaces", b"replaces", "timed_out", b"timed_out", "told_ns", b"told_ns", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by", "allocated_ns", b"allocated_ns", "demand", b"demand", "foreign", b"foreign", "node_id", b"node_id", "ordinal", b"ordinal", "preempted", b"preempted", "previous_generation", b"previous_generation", "replaced_by", b"replaced_by", "replaces", b"replaces", "source", b"source", "timed_out", b"timed_out", "told_ns", b"told_ns", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replaced_by: _TypeAlias = _typing.Literal["replaced_by"]  # noqa: Y015
     _WhichOneofArgType__replaced_by: _TypeAlias = _typing.Literal["_replaced_by", b"_replaced_by"]  # noqa: Y015
@@ -1157,3 +1230,96 @@ class Lacking(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Lacking: _TypeAlias = Lacking  # noqa: Y015
+
+@_typing.final
+class SourceObject(_message.Message):
+    """A source outside of the RM (seed 004)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    DRAINS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    partition: _builtins.str
+    source: _builtins.str
+    state: _builtins.str
+    """LISTING, LIVE, STALE"""
+    life: _builtins.str
+    """of the informer: the last one heard of"""
+    since_ns: _builtins.int
+    drains: _builtins.bool
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        partition: _builtins.str = ...,
+        source: _builtins.str = ...,
+        state: _builtins.str = ...,
+        life: _builtins.str = ...,
+        since_ns: _builtins.int = ...,
+        drains: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "life", b"life", "partition", b"partition", "reason", b"reason", "since_ns", b"since_ns", "source", b"source", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceObject: _TypeAlias = SourceObject  # noqa: Y015
+
+@_typing.final
+class ExternalRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    SAID_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    OFFER_STATE_FIELD_NUMBER: _builtins.int
+    IDLE_SINCE_NS_FIELD_NUMBER: _builtins.int
+    DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.str
+    source: _builtins.str
+    life: _builtins.str
+    """that said it last"""
+    since_ns: _builtins.int
+    """when it was first said"""
+    problem: _builtins.str
+    """why it has no effect, or not all of it; "": it has"""
+    offer_state: _builtins.str
+    """of an offer: OFFERED, REVOKED, RETURNED"""
+    idle_since_ns: _builtins.int
+    """of an offer that nothing needs; 0: it is needed"""
+    deadline_ns: _builtins.int
+    """of a revoked offer: when what runs there is preempted"""
+    @_builtins.property
+    def said(self) -> _envelope_pb2.ExternalChange:
+        """with its kind and id; always with an object"""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.str = ...,
+        source: _builtins.str = ...,
+        life: _builtins.str = ...,
+        said: _envelope_pb2.ExternalChange | None = ...,
+        since_ns: _builtins.int = ...,
+        problem: _builtins.str = ...,
+        offer_state: _builtins.str = ...,
+        idle_since_ns: _builtins.int = ...,
+        deadline_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["said", b"said"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "idle_since_ns", b"idle_since_ns", "life", b"life", "offer_state", b"offer_state", "partition", b"partition", "problem", b"problem", "said", b"said", "since_ns", b"since_ns", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalRecord: _TypeAlias = ExternalRecord  # noqa: Y015

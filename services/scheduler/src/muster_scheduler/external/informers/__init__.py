@@ -1,0 +1,1 @@
+"""The informers that come with Muster."""

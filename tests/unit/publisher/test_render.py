@@ -10,6 +10,7 @@ from muster_event_publisher import render
 from muster_event_publisher.codec import UNREADABLE_MESSAGE
 from muster_event_publisher.history import columns
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
+from unit.publisher.event_strategies import event_records
 from unit.publisher.feeding import event
 
 
@@ -79,27 +80,15 @@ numbers = st.one_of(
     st.sampled_from([0, 1, -1, 127, 128, 2**56 - 1, 2**56, 2**63 - 1, -(2**63)]),
     st.integers(1_700_000_000 * 10**9, 1_800_000_000 * 10**9),
 )
-records = st.builds(
-    lambda kind, name, message, at_ns, change, detail, reference, quantities: EventRecord(
-        type=kind,
-        objectID=name,
-        message=message,
-        timestampNano=at_ns,
-        eventChangeType=change,
-        eventChangeDetail=detail,
-        referenceID=reference,
-        resource=None
-        if quantities is None
-        else Resource(resources={name: Quantity(value=value) for name, value in quantities.items()}),
-    ),
-    st.sampled_from([0, 2, 3, 127, 128, -1]),
-    strings,
-    st.one_of(st.just(""), strings),
-    numbers,
-    st.sampled_from([0, 1, 2, 3, 127, 128, -1]),
-    st.sampled_from([0, 1, 127, 128, 200, 503, 16_383, 16_384, -1]),
-    strings,
-    st.one_of(st.none(), st.dictionaries(strings, numbers, max_size=3)),
+records = event_records(
+    kinds=st.sampled_from([0, 2, 3, 127, 128, -1]),
+    names=strings,
+    messages=st.one_of(st.just(""), strings),
+    times_ns=numbers,
+    changes=st.sampled_from([0, 1, 2, 3, 127, 128, -1]),
+    details=st.sampled_from([0, 1, 127, 128, 200, 503, 16_383, 16_384, -1]),
+    references=strings,
+    quantities=st.one_of(st.none(), st.dictionaries(strings, numbers, max_size=3)),
 )
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from muster_event_publisher.ring_blocks import pack, unpack
-from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
+from muster_proto.si.v1.si_pb2 import EventRecord
+from unit.publisher.event_strategies import event_records
 
 references = st.one_of(
     st.uuids().map(str),
@@ -17,28 +18,18 @@ references = st.one_of(
     st.uuids().map(lambda value: value.hex + "abcd"),
     st.text(max_size=40),
 )
-records = st.builds(
-    lambda kind, name, message, at_ns, change, detail, reference, quantities: EventRecord(
-        type=kind,
-        objectID=name,
-        message=message,
-        timestampNano=at_ns,
-        eventChangeType=change,
-        eventChangeDetail=detail,
-        referenceID=reference,
-        resource=None
-        if quantities is None
-        else Resource(resources={name: Quantity(value=value) for name, value in quantities.items()}),
-    ).SerializeToString(),
-    st.integers(-1, 200),
-    st.text(max_size=200),
-    st.one_of(st.just(""), st.text(max_size=300)),
-    st.one_of(st.integers(1_700_000_000 * 10**9, 1_800_000_000 * 10**9), st.integers(-(2**63), 2**63 - 1)),
-    st.integers(-1, 200),
-    st.integers(-1, 20_000),
-    references,
-    st.one_of(st.none(), st.dictionaries(st.text(max_size=70), st.integers(-(2**63), 2**63 - 1), max_size=3)),
-)
+records = event_records(
+    kinds=st.integers(-1, 200),
+    names=st.text(max_size=200),
+    messages=st.one_of(st.just(""), st.text(max_size=300)),
+    times_ns=st.one_of(st.integers(1_700_000_000 * 10**9, 1_800_000_000 * 10**9), st.integers(-(2**63), 2**63 - 1)),
+    changes=st.integers(-1, 200),
+    details=st.integers(-1, 20_000),
+    references=references,
+    quantities=st.one_of(
+        st.none(), st.dictionaries(st.text(max_size=70), st.integers(-(2**63), 2**63 - 1), max_size=3)
+    ),
+).map(EventRecord.SerializeToString)
 spoilt = st.builds(
     lambda record, cut, more: record[: len(record) - cut] + more, records, st.integers(0, 60), st.binary(max_size=4)
 )

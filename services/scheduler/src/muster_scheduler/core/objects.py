@@ -369,7 +369,6 @@ class _Demanded:
 # What people were told of an ask last (``telling.py``): it does not fit in its queue, or in the quota of its user or
 # group; the RM refuses every node for it; nothing may be preempted on the node that it must have. (They are recorded.)
 TOLD_QUEUE, TOLD_USER, TOLD_REFUSED, TOLD_NO_VICTIM = 1, 2, 4, 8
-TOLD_LIMITS = TOLD_QUEUE | TOLD_USER
 
 
 class Ask(_Demanded):

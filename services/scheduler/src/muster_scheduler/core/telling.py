@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core.gangs import as_map
-from muster_scheduler.core.objects import TOLD_LIMITS, TOLD_NO_VICTIM, TOLD_QUEUE, TOLD_REFUSED, TOLD_USER
+from muster_scheduler.core.objects import TOLD_NO_VICTIM, TOLD_QUEUE, TOLD_REFUSED, TOLD_USER
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import UNLIMITED
@@ -45,6 +45,14 @@ _BY_CODE = {
     ReasonCode.USER_LIMIT: Standing.USER,
     ReasonCode.GROUP_LIMIT: Standing.USER,
     ReasonCode.REFUSED_BY_RM: Standing.REFUSED,
+}
+# What an ask has been told once it was told of it.
+_TOLD = {
+    Standing.NOTHING: 0,
+    Standing.QUEUE: TOLD_QUEUE,
+    Standing.USER: TOLD_USER,
+    Standing.REFUSED: TOLD_REFUSED,
+    Standing.NO_VICTIM: TOLD_NO_VICTIM,
 }
 _NO_VICTIM = (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
 
@@ -158,49 +166,33 @@ class Telling:
 
     def _tell(self, ask: Ask, standing: Standing, out: Outcome, now_ns: int) -> None:
         """In the order of the real core: the user's quota first, then the queue; a quota says nothing of the queue."""
+        told = _TOLD[standing] | (ask.told & TOLD_QUEUE if standing is Standing.USER else 0)
+        if told == ask.told:
+            return
+        begun, over = told & ~ask.told, ask.told & ~told
         key, shape, leaf = ask.key, ask.shape, ask.app.queue
-        told = ask.told & TOLD_LIMITS
-        if standing is Standing.USER:
-            if not told & TOLD_USER:
-                room = as_map(self._room(ask.app.trackers))
-                message = (
-                    f"Request '{key}' exceeds the available user quota "
-                    f"(requested {as_map(shape.quantities)}, available {room})"
-                )
-                out.tell_people(key, ask.app.app_id, shape, message, now_ns)
-            told |= TOLD_USER
-        else:
-            if told & TOLD_USER:
-                message = f"Request '{key}' fits in the available user quota"
-                out.tell_people(key, ask.app.app_id, shape, message, now_ns)
-            told &= ~TOLD_USER
-            if standing is Standing.QUEUE:
-                if not told & TOLD_QUEUE:
-                    room = as_map(self._room(leaf.line))
-                    message = (
-                        f"Request '{key}' does not fit in queue '{leaf.path}' "
-                        f"(requested {as_map(shape.quantities)}, available {room})"
-                    )
-                    out.tell_people(key, ask.app.app_id, shape, message, now_ns)
-                told |= TOLD_QUEUE
-            else:
-                if told & TOLD_QUEUE:
-                    message = f"Request '{key}' has become schedulable in queue '{leaf.path}'"
-                    out.tell_people(key, ask.app.app_id, shape, message, now_ns)
-                told &= ~TOLD_QUEUE
-        if standing is Standing.REFUSED:
-            if not ask.told & TOLD_REFUSED:
-                out.tell_people(key, ask.app.app_id, shape, f"Unschedulable request '{key}': {_refusals(ask)}", now_ns)
-            told |= TOLD_REFUSED
-        elif standing is Standing.NO_VICTIM:
-            if not ask.told & TOLD_NO_VICTIM:
-                node = ask.demand.required_node
-                message = f"Unschedulable request '{key}' with required node '{node}', no preemption victim found"
-                out.tell_people(key, ask.app.app_id, shape, message, now_ns)
-            told |= TOLD_NO_VICTIM
-        if told != ask.told:
-            ask.told = told
-            out.touch(ask, self._partition.name)
+
+        def tell(message: str) -> None:
+            out.tell_people(key, ask.app.app_id, shape, message, now_ns)
+
+        def excess(ledgers: Iterable[Ledger]) -> str:
+            return f"(requested {as_map(shape.quantities)}, available {as_map(self._room(ledgers))})"
+
+        if begun & TOLD_USER:
+            tell(f"Request '{key}' exceeds the available user quota {excess(ask.app.trackers)}")
+        if over & TOLD_USER:
+            tell(f"Request '{key}' fits in the available user quota")
+        if begun & TOLD_QUEUE:
+            tell(f"Request '{key}' does not fit in queue '{leaf.path}' {excess(leaf.line)}")
+        if over & TOLD_QUEUE:
+            tell(f"Request '{key}' has become schedulable in queue '{leaf.path}'")
+        if begun & TOLD_REFUSED:
+            tell(f"Unschedulable request '{key}': {_refusals(ask)}")
+        if begun & TOLD_NO_VICTIM:
+            node = ask.demand.required_node
+            tell(f"Unschedulable request '{key}' with required node '{node}', no preemption victim found")
+        ask.told = told
+        out.touch(ask, self._partition.name)
 
     def _room(self, ledgers: Iterable[Ledger]) -> dict[str, int]:
         """What the limits leave, by type name; a type that none of them names is not in it."""

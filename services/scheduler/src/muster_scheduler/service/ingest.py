@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import NODE_PARTITION
 
@@ -18,6 +19,8 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
+from muster_scheduler.core.external import SetSource, UpdateExternal
+from muster_scheduler.external import codec
 
 _NO_TAGS: dict[str, str] = {}
 
@@ -85,6 +88,11 @@ def nodes(value: bytes) -> UpdateNodes:
     """A NodeRequest. Raises DecodeError."""
     request = si.NodeRequest.FromString(value)
     return UpdateNodes(tuple(_nodes(request.nodes)))
+
+
+def external(changes: pb.ExternalChanges) -> list[UpdateExternal | SetSource]:
+    """What a source says, to be applied in this order. Raises BadDocument."""
+    return [command for command in codec.decode(changes) if command is not None]
 
 
 def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:

@@ -1,0 +1,208 @@
+"""What a source says as a record of ``si.requests.v1``, and back (proto ExternalChanges): cache → log → ingest.
+
+Nothing that :mod:`checks` objects to is written or read: a record of which one change is bad is bad as a whole, because
+none of our own writers makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+
+from muster_scheduler.core.config import partition_name
+from muster_scheduler.core.external import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalChange,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
+    SetSource,
+    SourceState,
+    UpdateExternal,
+)
+from muster_scheduler.external.checks import (
+    REASON_CHARACTERS_MAX,
+    plain,
+    problem_of,
+    shown,
+    source_problem,
+    text_problem,
+)
+from muster_scheduler.external.errors import BadDocument
+
+_KINDS = {kind.value: kind for kind in ExternalKind}
+_STATES = {state.value: state for state in SourceState}
+
+
+class SourceNote(NamedTuple):
+    """How far a source is, beside its changes and taken behind them; as in the core's SetSource."""
+
+    state: SourceState
+    drains: bool = True
+    reason: str = ""
+
+
+def encode(
+    rm_id: str,
+    partition: str,
+    source: str,
+    life: str,
+    changes: Sequence[ExternalChange] = (),
+    note: SourceNote | None = None,
+) -> bytes:
+    """One record's value. How many changes fit into one is the caller's to judge (:func:`size_of`).
+
+    Raises BadDocument for the first change that cannot go to the log; ``check`` says so of each alone.
+    """
+    message = pb.ExternalChanges(partition=partition, source=source, life=life)
+    for change in changes:
+        check(change)
+        _write(change, message.changes.add())
+    if note is not None:
+        message.note.state = note.state.value
+        message.note.drains = note.drains
+        message.note.reason = plain(note.reason)
+    return pb.RequestEnvelope(rm_id=rm_id, external=message).SerializeToString()
+
+
+def check(change: ExternalChange) -> None:
+    """Raises BadDocument for a change that cannot go to the log, with its kind and id as far as they can be read."""
+    if problem := problem_of(change):
+        raise BadDocument(problem, str(change.kind), plain(str(change.object_id), 256))
+
+
+def size_of(change: ExternalChange) -> int:
+    """Bytes that a change takes in a record, with its own frame. The change was checked."""
+    return to_proto(change).ByteSize() + 8
+
+
+def to_proto(change: ExternalChange) -> pb.ExternalChange:
+    """A change as its message. The change was checked."""
+    message = pb.ExternalChange()
+    _write(change, message)
+    return message
+
+
+def decode(message: pb.ExternalChanges) -> tuple[UpdateExternal | None, SetSource | None]:
+    """A record's content as commands, to be applied in this order. Raises BadDocument."""
+    partition, source, life = partition_name(message.partition), message.source, message.life
+    if problem := source_problem(partition, source, life):
+        raise BadDocument(problem)
+    changes: list[ExternalChange] = []
+    for index, item in enumerate(message.changes):
+        try:
+            changes.append(from_proto(item))
+        except BadDocument as error:
+            raise BadDocument(f"changes[{index}]: {error}", error.kind, error.object_id) from None
+    note: SetSource | None = None
+    if message.HasField("note"):
+        state = _STATES.get(message.note.state)
+        if state is None:
+            raise BadDocument(f"note.state: {shown(message.note.state)}, expected one of {', '.join(_STATES)}")
+        if problem := text_problem(message.note.reason, "note.reason", REASON_CHARACTERS_MAX):
+            raise BadDocument(problem)
+        note = SetSource(partition, source, life, state, message.note.drains, message.note.reason)
+    if not changes and note is None:
+        raise BadDocument("neither changes nor a note, expected one of them")
+    return (UpdateExternal(partition, source, life, tuple(changes)) if changes else None), note
+
+
+def from_proto(message: pb.ExternalChange) -> ExternalChange:
+    """A message as a change. Raises BadDocument."""
+    kind = _KINDS.get(message.kind)
+    if kind is None:
+        raise BadDocument(f"kind: {shown(message.kind)}, expected one of {', '.join(_KINDS)}")
+    field = message.WhichOneof("what")
+    if field is not None and field != kind.value:
+        raise BadDocument(f"kind: {kind}, with an object of kind {field}")
+    what = None if field is None else _object(message, kind)
+    change = ExternalChange(kind, message.id, what, message.stale)
+    check(change)
+    if kind is ExternalKind.NODE and message.node.capacity and not message.node.has_capacity:
+        raise BadDocument("capacity: given beside has_capacity false, expected one or the other", kind, message.id)
+    return change
+
+
+def _object(message: pb.ExternalChange, kind: ExternalKind) -> ExternalObject:
+    match kind:
+        case ExternalKind.NODE:
+            node = message.node
+            return ExternalNode(
+                message.id,
+                dict(node.capacity) if node.has_capacity else None,
+                dict(node.occupied),
+                dict(node.attributes),
+                node.schedulable,
+                node.whole,
+                node.brings,
+            )
+        case ExternalKind.ALLOCATION:
+            allocation = message.allocation
+            return ExternalAllocation(
+                message.id,
+                allocation.node_id,
+                dict(allocation.resource),
+                allocation.application_id,
+                allocation.priority,
+                dict(allocation.tags),
+            )
+        case ExternalKind.QUEUE:
+            return ExternalQueue(message.id, dict(message.queue.max))
+        case ExternalKind.APPLICATION:
+            app = message.application
+            return ExternalApplication(message.id, app.queue, app.user, tuple(app.groups), dict(app.tags))
+        case ExternalKind.OFFER:
+            offer = message.offer
+            return ExternalOffer(
+                message.id,
+                offer.node_id,
+                dict(offer.resource),
+                dict(offer.attributes),
+                offer.idle_ns,
+                offer.revoked,
+                offer.grace_ns,
+            )
+        case ExternalKind.POOL:
+            return ExternalPool(message.id, message.pool.quantity, message.pool.occupied)
+
+
+def _write(change: ExternalChange, message: pb.ExternalChange) -> None:
+    message.kind, message.id, message.stale = change.kind.value, change.object_id, change.stale
+    match change.what:
+        case ExternalNode() as node:
+            written = message.node
+            written.SetInParent()
+            if node.capacity is not None:
+                written.has_capacity = True
+                written.capacity.update(node.capacity)
+            written.occupied.update(node.occupied)
+            written.attributes.update(node.attributes)
+            written.schedulable, written.whole, written.brings = node.schedulable, node.whole, node.brings
+        case ExternalAllocation() as allocation:
+            message.allocation.node_id = allocation.node_id
+            message.allocation.resource.update(allocation.quantities)
+            message.allocation.application_id = allocation.app_id
+            message.allocation.priority = allocation.priority
+            message.allocation.tags.update(allocation.tags)
+        case ExternalQueue() as queue:
+            message.queue.SetInParent()
+            message.queue.max.update(queue.maximum)
+        case ExternalApplication() as app:
+            message.application.queue, message.application.user = app.queue, app.user
+            message.application.groups.extend(app.groups)
+            message.application.tags.update(app.tags)
+        case ExternalOffer() as offer:
+            message.offer.node_id = offer.node_id
+            message.offer.resource.update(offer.quantities)
+            message.offer.attributes.update(offer.attributes)
+            message.offer.idle_ns, message.offer.revoked = offer.idle_ns, offer.revoked
+            message.offer.grace_ns = offer.grace_ns
+        case ExternalPool() as pool:
+            message.pool.SetInParent()
+            message.pool.quantity, message.pool.occupied = pool.quantity, pool.occupied

@@ -185,8 +185,13 @@ async def test_rest_tells_usage_in_windows() -> None:
             await http.get(f"/ws/v1/usage?kind=queue&name=root&from={first['start']}&to={first['start'][:-3]}59Z")
         ).json()
         assert begin["usage"][0]["windows"] == [first]
-        nobody = (await http.get("/ws/v1/usage?kind=queue&name=root.nobody")).json()
-        assert nobody["usage"] == []
+        # One that is known, when it used nothing; and one that is not.
+        before = (await http.get("/ws/v1/usage?kind=queue&name=root&from=0&to=60")).json()
+        assert before["usage"] == []
+        nobody = await http.get("/ws/v1/usage?kind=queue&name=root.nobody")
+        assert nobody.status_code == 404
+        assert nobody.json()["message"] == "parameter \"name\": no usage of queue 'root.nobody'"
+        assert (await http.get("/ws/v1/usage?kind=application&name=root")).status_code == 404
 
 
 async def test_without_usage_the_answer_is_empty() -> None:

@@ -121,6 +121,9 @@ class UsageRest:
         query = _query(request)
         kind = _kind(query)
         rm_id, known = self._rm(query)
+        name = query.get("name", "")
+        if name and not self.table.has(rm_id, kind, name):
+            raise RequestRefused(404, f'parameter "name": no usage of {kind} {name[:100]!r}')
         if known is None:
             return await answer_json(request, b'{"usage":[]}\n')
         window_s = known.window_ns // S_IN_NS
@@ -131,7 +134,7 @@ class UsageRest:
         if from_s >= to_s:
             raise RequestRefused(400, f'parameter "from": {from_s} is not before "to", which is {to_s}')
         from_s -= from_s % step_s
-        names = [query["name"]] if query.get("name") else self.table.names(rm_id, kind)
+        names = [name] if name else self.table.names(rm_id, kind)
         # 2. an answer is bounded before it is made
         windows = -(-(min(to_s, until_s) - from_s) // step_s)
         most = self.settings.rest_response_windows

@@ -107,6 +107,10 @@ class UsageTable:
         """Names of the subjects, sorted."""
         return sorted(self._series.get((rm_id, kind), ()))
 
+    def has(self, rm_id: str, kind: str, name: str) -> bool:
+        """Whether anything is known of the subject."""
+        return name in self._series.get((rm_id, kind), ())
+
     def take(self, record: Record, missing_before: bool = False) -> None:
         """One record, in the order of its partition. Raises ValueError, KeyError or TypeError for what is none.
 

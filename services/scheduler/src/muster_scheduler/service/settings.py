@@ -7,6 +7,8 @@ from pathlib import Path
 from muster_bus.partition_worker import WorkerSettings
 from pydantic import BaseModel, ConfigDict, Field
 
+from muster_scheduler.external.settings import ExternalSettings
+
 
 class UserSettings(BaseModel):
     """Where the groups of users are looked up who come without any."""
@@ -56,6 +58,10 @@ class SchedulerSettings(BaseModel):
         default=300.0, ge=0, description="How often the whole state is checked against itself; 0: only at recovery."
     )
     users: UserSettings = Field(default=UserSettings(), description="The groups of users who come without any.")
+    external: ExternalSettings = Field(
+        default_factory=ExternalSettings,
+        description="Informers and event handlers: resources that the RM does not know.",
+    )
     http_address: str = Field(default="", description="Health and metrics; empty: not served.")
     worker: WorkerSettings = Field(
         # Small transactions: their records reach the RM while the next are decided.

@@ -1,0 +1,124 @@
+"""What can be set of informers and event handlers: ``scheduler.external``, and a table for each informer in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from muster_scheduler.core.config import partition_name
+from muster_scheduler.external.checks import name_problem
+
+HANDLER_PREFIX = "handler_"
+
+
+class InformerTable(BaseModel):
+    """``scheduler.external.informers.NAME``: what all informers have; the rest are the options of its kind.
+
+    Texts among the options are secrets until the factory asks for them: what is shown or logged has them masked.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+
+    kind: str = Field(min_length=1, description="entry point of muster.informers")
+    rm: str = Field(min_length=1, description="the RM whose cluster its objects belong to")
+    partition: str = Field("default", description="of that RM")
+    required: bool = Field(True, description="not synced in time: true ends the process, false goes on without it")
+    when_lost: Literal["drain", "keep"] = Field(
+        "drain", description="lost: its nodes take nothing new (drain), or go on (keep)"
+    )
+    stale_after_s: float = Field(30.0, ge=0, description="not heard for so long while it fails: it is lost")
+    resync_s: float = Field(0.0, ge=0, description="what is in the store is told again so often; 0: never")
+    handler: str = Field("", description="its event handler; empty: the one that event_handler names")
+
+    @model_validator(mode="after")
+    def _hide(self) -> Self:
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            self.__pydantic_extra__[name] = _hidden(value)  # type: ignore[index]  # (it is there: it was just walked)
+        return self
+
+    @field_validator("rm", "partition")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if problem := name_problem(value, "name"):
+            raise ValueError(problem)
+        return value
+
+    @property
+    def partition_name(self) -> str:
+        """The partition in its one spelling."""
+        return partition_name(self.partition)
+
+    def options(self) -> dict[str, object]:
+        """The options of its kind, no longer hidden: into no log and no error."""
+        return {name: _shown(value) for name, value in self._given() if not name.startswith(HANDLER_PREFIX)}
+
+    def handler_options(self) -> dict[str, object]:
+        """The options of its handler, without their prefix; likewise."""
+        return {
+            name.removeprefix(HANDLER_PREFIX): _shown(value)
+            for name, value in self._given()
+            if name.startswith(HANDLER_PREFIX)
+        }
+
+    def _given(self) -> list[tuple[str, object]]:
+        return list((self.__pydantic_extra__ or {}).items())
+
+
+class ExternalSettings(BaseModel):
+    """Resources that the RM does not know (docs/external.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    event_handler: str = Field(
+        "default", min_length=1, description="Event handler of informers that name none (entry point)."
+    )
+    config_path: Path | None = Field(None, description="Configuration file of event handlers, handed to them as it is.")
+    sync_timeout_s: float = Field(
+        60.0, gt=0, description="How long the first decision waits for informers to have listed everything."
+    )
+    instance: str = Field("", description="Name of this scheduler among those that share a fleet (instances).")
+    instances: tuple[str, ...] = Field(
+        (), description="Schedulers that share a fleet; each takes the nodes that it is responsible for; empty: all."
+    )
+    informers: dict[str, InformerTable] = Field(
+        default_factory=dict, description="Informers by name: kind, rm, partition, …, and the options of the kind."
+    )
+
+    @field_validator("informers")
+    @classmethod
+    def _are_named(cls, informers: dict[str, InformerTable]) -> dict[str, InformerTable]:
+        for name in informers:
+            if problem := name_problem(name, "name of an informer"):
+                raise ValueError(problem)
+        return informers
+
+    @model_validator(mode="after")
+    def _is_one_of(self) -> Self:
+        if len(set(self.instances)) < len(self.instances):
+            raise ValueError(f"instances: {', '.join(self.instances)}, expected each name once")
+        if self.instances and self.instance not in self.instances:
+            raise ValueError(f"instance: {self.instance!r}, expected one of instances: {', '.join(self.instances)}")
+        return self
+
+
+def _hidden(value: object) -> object:
+    if isinstance(value, str):
+        return SecretStr(value)
+    if isinstance(value, Mapping):
+        return {name: _hidden(each) for name, each in value.items()}
+    if isinstance(value, Sequence):
+        return [_hidden(each) for each in value]
+    return value
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Mapping):
+        return {name: _shown(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return value

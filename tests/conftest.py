@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import servers
+from wanting import server_wanted
 
 _DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"
 
@@ -23,12 +24,8 @@ def _end_servers() -> None:
 
 
 def _address(kind: servers.Kind, directory: Path | None = None) -> str:
-    try:
+    with server_wanted():
         return servers.find(kind, directory or Path(os.environ[_DIRECTORY])).address
-    except servers.NoServer as error:
-        if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1":
-            pytest.fail(f"MUSTER_REQUIRE_SERVERS=1, but {error}", pytrace=False)
-        pytest.skip(str(error))
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,7 +6,7 @@ Each is looked for in this order, and the first that answers is taken:
    MUSTER_TEST_POSTGRES ("postgresql://user@host:port/database"). An address that does not answer is an error;
 2. a container (testcontainers), when a Docker daemon answers and has the image or can pull it in time;
 3. a process on this machine: Kafka's jars fetched by Maven into the cache and run by Java, redis-server, PostgreSQL;
-4. none: :class:`NoServer` says what was tried; conftest.py makes it a skip, or a failure if MUSTER_REQUIRE_SERVERS=1.
+4. none: :class:`NoServer` says what was tried; wanting.py makes it a skip, or a failure if MUSTER_REQUIRE_SERVERS=1.
 
 MUSTER_TEST_SERVERS=docker or =local leaves the other way out. What was started is written down in a directory, so that
 all workers of one test session share it, and whoever owns the directory ends it: containers by id, processes by pid.

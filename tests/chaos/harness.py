@@ -15,6 +15,7 @@ from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings, make_log
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_RM_ID, Topics, parse_state_key
 from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_client.report import ReplayReport
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 
 SERVING_TIMEOUT_S = 90.0  # four Python processes that start on two busy cores, behind a broker
@@ -80,6 +81,18 @@ class Deployment:
         """Ends what runs, the gateway first; then nothing writes to the log any more."""
         for process in reversed(self.processes.values()):
             await asyncio.to_thread(process.stop)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Started, and stopped behind what is done inside; when that fails, the logs' ends are printed."""
+        try:
+            await self.start()
+            yield
+        except BaseException:
+            print(self.logs())
+            raise
+        finally:
+            await self.stop()
 
     def logs(self) -> str:
         """The ends of all logs, for a failure's message."""
@@ -242,3 +255,28 @@ def assert_counted_through(numbers: list[int], first: int, what: str) -> None:
     assert numbers, f"no {what} at all"
     wrong = [(place, number) for place, number in enumerate(numbers, start=first) if place != number]
     assert not wrong, f"{what}: at place {wrong[0][0]} there is {wrong[0][1]} ({len(wrong)} of {len(numbers)} are off)"
+
+
+async def assert_each_task_once(deployment: Deployment, report: ReplayReport, rm_id: str, tasks: int) -> list[int]:
+    """Each task of a replay is allocated once or has a reason; numbers on the log have no gap and no double.
+
+    Gives the events' ids.
+    """
+    # 1. as the client was told
+    assert report.good, (report.complaints, report.unaccounted, deployment.logs())
+    assert report.placed + sum(report.pending.values()) == tasks
+    async with opened_log(deployment.log_settings) as (log, topics):
+        # 2. as the folded state says
+        state = await folded_state(log, topics, rm_id)
+        placements = state.placements()
+        assert max(placements.values()) == 1
+        assert len(placements) == report.placed
+        assert len(state.waiting()) == sum(report.pending.values())
+        assert not placements.keys() & state.waiting()
+        assert state.overcommitted() == []
+        assert len(state.nodes) == report.nodes
+        # 3. as the numbers on the log say
+        ids = await event_ids(log, topics, rm_id)
+        assert_counted_through(ids, 0, "event ids")
+        assert_counted_through(await response_sequences(log, topics, rm_id), 1, "response numbers")
+    return ids

@@ -7,16 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from chaos.harness import (
-    Deployment,
-    assert_counted_through,
-    embedded,
-    event_ids,
-    folded_state,
-    on_kafka,
-    opened_log,
-    response_sequences,
-)
+from chaos.harness import Deployment, assert_each_task_once, embedded, on_kafka
 from muster_client.replay import ReplayOptions, replay
 from muster_client.report import ReplayReport
 from muster_client.settings import ClientSettings
@@ -65,44 +56,19 @@ def killing(
 
 
 async def replay_and_kill(deployment: Deployment, name: str, at: tuple[int, ...]) -> ReplayReport:
-    await deployment.start()
-    try:
+    async with deployment.running():
         on_sent, restarts = killing(deployment, name, at)
         report = await replay(OPENB, options(deployment), on_sent=on_sent)
         assert len(restarts) == len(at), "not every kill came to pass: the test has shown nothing"
         await asyncio.gather(*restarts)
-    except BaseException:
-        print(deployment.logs())
-        raise
-    finally:
-        await deployment.stop()
     return report
-
-
-async def assert_each_task_once(deployment: Deployment, report: ReplayReport) -> None:
-    # 1. as the client was told
-    assert report.good, (report.complaints, report.unaccounted, deployment.logs())
-    assert report.placed + sum(report.pending.values()) == TASKS
-    async with opened_log(deployment.log_settings) as (log, topics):
-        # 2. as the folded state says
-        state = await folded_state(log, topics, RM_ID)
-        placements = state.placements()
-        assert max(placements.values()) == 1
-        assert len(placements) == report.placed
-        assert len(state.waiting()) == sum(report.pending.values())
-        assert not placements.keys() & state.waiting()
-        assert state.overcommitted() == []
-        assert len(state.nodes) == report.nodes
-        # 3. as the numbers on the log say
-        assert_counted_through(await event_ids(log, topics, RM_ID), 0, "event ids")
-        assert_counted_through(await response_sequences(log, topics, RM_ID), 1, "response numbers")
 
 
 async def test_muster_up_killed_and_started_again(tmp_path: Path) -> None:
     deployment = embedded(tmp_path)
     report = await replay_and_kill(deployment, "up", (1_500, 5_000))
     assert report.streams_lost >= 3, "the client must have lost its streams"
-    await assert_each_task_once(deployment, report)
+    await assert_each_task_once(deployment, report, RM_ID, TASKS)
 
 
 @pytest.mark.kafka
@@ -113,4 +79,4 @@ async def test_a_service_killed_on_kafka(tmp_path: Path, kafka_bootstrap: str, r
     report = await replay_and_kill(deployment, name, (1_500, 5_000))
     if name == "gateway":
         assert report.streams_lost >= 3, "the client must have lost its streams"
-    await assert_each_task_once(deployment, report)
+    await assert_each_task_once(deployment, report, RM_ID, TASKS)

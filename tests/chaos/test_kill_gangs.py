@@ -46,26 +46,19 @@ async def live_and_kill(deployment: Deployment, name: str, *, previous: bool) ->
             await deployment.restart(name)
             killed += 1
 
-    await deployment.start()
-    try:
-        async with Rm(deployment.gateway, deployment.http, "rm", QUEUES, previous=previous) as rm:
-            await rm.nodes(n1=2_500, n2=2_500)
-            killing = asyncio.create_task(kill(rm))
-            await live_through(rm, "root.gangs", GANGS)
-            await killing
-            assert killed == len(KILLS), "not every kill came to pass: the test has shown nothing"
-            # 1. as the client was told (it watches the nodes itself)
-            placed = [told.name for told in rm.heard if told.kind == "new"]
-            assert len(placed) == len(set(placed)) == 8 * len(GANGS)
-            assert rm.overcommitted == []
-            for app in GANGS:
-                shown = await rm.shows(f"{P}/application/{app}", lambda said: said["applicationState"] == "Completing")
-                assert shown["placeholderData"][0]["replaced"] == 4
-    except BaseException:
-        print(deployment.logs())
-        raise
-    finally:
-        await deployment.stop()
+    async with deployment.running(), Rm(deployment.gateway, deployment.http, "rm", QUEUES, previous=previous) as rm:
+        await rm.nodes(n1=2_500, n2=2_500)
+        killing = asyncio.create_task(kill(rm))
+        await live_through(rm, "root.gangs", GANGS)
+        await killing
+        assert killed == len(KILLS), "not every kill came to pass: the test has shown nothing"
+        # 1. as the client was told (it watches the nodes itself)
+        placed = [told.name for told in rm.heard if told.kind == "new"]
+        assert len(placed) == len(set(placed)) == 8 * len(GANGS)
+        assert rm.overcommitted == []
+        for app in GANGS:
+            shown = await rm.shows(f"{P}/application/{app}", lambda said: said["applicationState"] == "Completing")
+            assert shown["placeholderData"][0]["replaced"] == 4
     async with opened_log(deployment.log_settings) as (log, topics):
         # 2. as the folded state says
         state = await folded_state(log, topics, "rm")

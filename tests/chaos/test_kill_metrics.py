@@ -163,18 +163,12 @@ def _exposed(deployment: Deployment) -> str:
 
 async def test_in_one_process(tmp_path: Path) -> None:
     deployment = embedded(tmp_path)
-    try:
-        await deployment.start()
+    async with deployment.running():
         await count_and_kill(deployment, "up")
         assert processes(await snapshot(deployment)) == ["gateway, view"]
         exposed = await asyncio.to_thread(_exposed, deployment)
         assert f'muster_scheduler_nodes_accepted_total{{rm="{RM_ID}"}} 1.0' in exposed, "since this process began"
         assert 'muster_gateway_metrics_calls_total{method="Get",status="OK"}' in exposed
-    except BaseException:
-        print(deployment.logs())
-        raise
-    finally:
-        await deployment.stop()
 
 
 @pytest.mark.kafka
@@ -182,12 +176,6 @@ async def test_in_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["scheduler", "view"])
 async def test_on_kafka(tmp_path: Path, kafka_bootstrap: str, redis_url: str, name: str) -> None:
     deployment = on_kafka(tmp_path, kafka_bootstrap, redis_url)
-    try:
-        await deployment.start()
+    async with deployment.running():
         await count_and_kill(deployment, name)
         assert processes(await snapshot(deployment)) == ["gateway", "view"]
-    except BaseException:
-        print(deployment.logs())
-        raise
-    finally:
-        await deployment.stop()

@@ -114,14 +114,8 @@ async def reload_and_kill(deployment: Deployment, name: str) -> None:
 
 
 async def run(deployment: Deployment, name: str) -> None:
-    await deployment.start()
-    try:
+    async with deployment.running():
         await reload_and_kill(deployment, name)
-    except BaseException:
-        print(deployment.logs())
-        raise
-    finally:
-        await deployment.stop()
 
 
 async def test_muster_up_killed_behind_a_reload(tmp_path: Path) -> None:

@@ -20,18 +20,10 @@ import duckdb
 import httpx
 import pytest
 import servers
-from chaos.harness import (
-    Deployment,
-    assert_counted_through,
-    event_ids,
-    folded_state,
-    on_kafka,
-    opened_log,
-    response_sequences,
-)
+from chaos.harness import Deployment, assert_each_task_once, on_kafka
 from muster_client.replay import ReplayOptions, replay
-from muster_client.report import ReplayReport
 from muster_client.settings import ClientSettings
+from wanting import server_wanted
 
 OPENB = Path(__file__).parents[2] / "examples" / "openb"
 RM_ID = "openb"
@@ -69,12 +61,8 @@ class Breakable:
 
     def start(self) -> None:
         for kind in servers.KINDS:
-            try:
+            with server_wanted():
                 self.servers[kind] = servers.own(kind, self.directory)
-            except servers.NoServer as error:
-                if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1":
-                    pytest.fail(f"MUSTER_REQUIRE_SERVERS=1, but {error}", pytrace=False)
-                pytest.skip(str(error))
 
     def kill(self, kind: servers.Kind) -> None:
         servers.kill(self.servers[kind])
@@ -110,26 +98,19 @@ async def test_each_server_goes_and_comes_back_while_events_flow(tmp_path: Path,
         "MUSTER_PUBLISHER__RETRY_MAX_S": "2",
     }
     deployment = on_kafka(tmp_path, breakable.servers["kafka"].address, breakable.servers["redis"].address, environment)
-    await deployment.start()
-    try:
-        async with deployment.supervised():
-            # 1. each server goes and comes back
-            on_sent, outages = breaking(deployment, breakable)
-            report = await replay(OPENB, options(deployment), on_sent=on_sent)
-            await asyncio.gather(*outages)
-            assert len(outages) == len(OUTAGES), "not every outage came to pass: the test has shown nothing"
-            # 2. and everything is well again
-            for name in deployment.operations:
-                await said(deployment, name, 200, "")
-            ids = await everything_once(deployment, report)
-            # 3. history has caught up
-            await eventually_equal(lambda: rows_in_postgres(dsn, schema), (len(ids), len(ids)))
-            await eventually_equal(lambda: rows_in_parquet(history), (len(ids), len(ids)))
-    except BaseException:
-        print(deployment.logs())
-        raise
-    finally:
-        await deployment.stop()
+    async with deployment.running(), deployment.supervised():
+        # 1. each server goes and comes back
+        on_sent, outages = breaking(deployment, breakable)
+        report = await replay(OPENB, options(deployment), on_sent=on_sent)
+        await asyncio.gather(*outages)
+        assert len(outages) == len(OUTAGES), "not every outage came to pass: the test has shown nothing"
+        # 2. and everything is well again
+        for name in deployment.operations:
+            await said(deployment, name, 200, "")
+        ids = await assert_each_task_once(deployment, report, RM_ID, TASKS)
+        # 3. history has caught up
+        await eventually_equal(lambda: rows_in_postgres(dsn, schema), (len(ids), len(ids)))
+        await eventually_equal(lambda: rows_in_parquet(history), (len(ids), len(ids)))
 
 
 def options(deployment: Deployment) -> ReplayOptions:
@@ -205,25 +186,6 @@ async def newest_event(deployment: Deployment) -> int:
     async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
         answer = await client.get(f"{deployment.http}/ws/v1/events/batch?count=1")
     return int(answer.json()["HighestID"])
-
-
-async def everything_once(deployment: Deployment, report: ReplayReport) -> list[int]:
-    """Each task is allocated once or has a reason; numbers on the log have no gap and no double.
-
-    Gives the events' ids.
-    """
-    assert report.good, (report.complaints, report.unaccounted)
-    assert report.placed + sum(report.pending.values()) == TASKS
-    async with opened_log(deployment.log_settings) as (log, topics):
-        state = await folded_state(log, topics, RM_ID)
-        assert max(state.placements().values()) == 1
-        assert len(state.placements()) == report.placed
-        assert not state.placements().keys() & state.waiting()
-        assert state.overcommitted() == []
-        ids = await event_ids(log, topics, RM_ID)
-        assert_counted_through(ids, 0, "event ids")
-        assert_counted_through(await response_sequences(log, topics, RM_ID), 1, "response numbers")
-    return ids
 
 
 async def rows_in_postgres(dsn: str, schema: str) -> tuple[int, int]:

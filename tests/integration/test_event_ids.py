@@ -49,32 +49,25 @@ async def all_events(deployment: Deployment, at_least: int) -> tuple[str, list[d
 
 
 async def ids_stay(deployment: Deployment, victims: list[str]) -> None:
-    await deployment.start()
     driver = Driver(deployment.gateway, "ids", SHAPE)
-    try:
-        async with driver.client() as rm:
-            await driver.set_up(rm)
-            await driver.ask_up_front(rm, "a")
-            instance, before = await all_events(deployment, 3 * SHAPE.asks)
-            for number, victim in enumerate(victims):
-                await deployment.kill(victim)
-                await deployment.restart(victim)
-                again = await all_events(deployment, len(before))
-                assert again == (instance, before)
-                # (Room for them: the nodes are no larger than what the first asks need.)
-                await driver.release_all(rm, "a" if not number else f"b{number - 1}")
-                await driver.ask_up_front(rm, f"b{number}")
-                instance_now, now = await all_events(deployment, len(before) + 4 * SHAPE.asks)
-                assert (instance_now, now[: len(before)]) == (instance, before)
-                # Each made once: an ask's events are as many as they are, whoever was killed.
-                news = [event["referenceID"] for event in now[len(before) :] if event.get("eventChangeDetail") == 200]
-                assert sorted(news) == sorted(f"b{number}-{n}" for n in range(SHAPE.asks))
-                before = now
-    except BaseException:
-        print(deployment.logs())
-        raise
-    finally:
-        await deployment.stop()
+    async with deployment.running(), driver.client() as rm:
+        await driver.set_up(rm)
+        await driver.ask_up_front(rm, "a")
+        instance, before = await all_events(deployment, 3 * SHAPE.asks)
+        for number, victim in enumerate(victims):
+            await deployment.kill(victim)
+            await deployment.restart(victim)
+            again = await all_events(deployment, len(before))
+            assert again == (instance, before)
+            # (Room for them: the nodes are no larger than what the first asks need.)
+            await driver.release_all(rm, "a" if not number else f"b{number - 1}")
+            await driver.ask_up_front(rm, f"b{number}")
+            instance_now, now = await all_events(deployment, len(before) + 4 * SHAPE.asks)
+            assert (instance_now, now[: len(before)]) == (instance, before)
+            # Each made once: an ask's events are as many as they are, whoever was killed.
+            news = [event["referenceID"] for event in now[len(before) :] if event.get("eventChangeDetail") == 200]
+            assert sorted(news) == sorted(f"b{number}-{n}" for n in range(SHAPE.asks))
+            before = now
 
 
 async def test_ids_survive_kills_embedded(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from muster_service.life import Life, together
+from muster_service.life import Life, together, until
 
 
 async def _for_ever() -> None:
@@ -122,3 +122,32 @@ async def test_what_is_done_together_has_ended_when_one_has_failed() -> None:
     with pytest.raises(ValueError, match="broken"):
         await together([_fails(), slow()])
     assert done == ["slow"]
+
+
+async def test_work_goes_on_until_something_is_over() -> None:
+    over, ended = asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        try:
+            await _for_ever()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("work")
+
+    # 1. the work is cancelled, and has ended
+    over.set()
+    assert not await until(work(), over.wait())
+    assert ended == ["work"]
+    # 2. it comes to its end, or fails, while nothing is over
+    over.clear()
+    assert await until(_returns(), over.wait())
+    with pytest.raises(ValueError, match="broken"):
+        await until(_fails(), over.wait())
+    # 3. nobody waits any more: both have ended
+    waiting = asyncio.create_task(until(work(), over.wait()))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended == ["work", "work"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}

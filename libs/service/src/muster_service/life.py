@@ -24,6 +24,24 @@ async def together(work: Iterable[Awaitable[None]]) -> None:
             raise ended
 
 
+async def until(work: Coroutine[Any, Any, None], over: Coroutine[Any, Any, object]) -> bool:
+    """Does work, but only until ``over`` returns, which cancels it. Gives whether it came to its end; raises its error.
+
+    Both have ended when this returns or raises.
+    """
+    doing, waiting = asyncio.create_task(work), asyncio.create_task(over)
+    try:
+        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (doing, waiting):
+            task.cancel()
+        await asyncio.gather(doing, waiting, return_exceptions=True)
+    if doing.cancelled():
+        return False
+    doing.result()
+    return True
+
+
 class Life:
     """A service's life: begun, then ended by its owner or by what fails within it.
 

@@ -23,6 +23,7 @@ from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from muster_service.addresses import host_of_peer
+from muster_service.life import until
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
@@ -104,16 +105,7 @@ class EventsService:
 
 async def _serve(watch: EventWatch, context: Any) -> None:
     """Writes until the caller leaves, or the call has to end. Raises CallRefused."""
-    writing = asyncio.create_task(_write(watch, context), name="watch events")
-    ending = asyncio.create_task(watch.ended.wait(), name="watch ends")
-    try:
-        await asyncio.wait({writing, ending}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (writing, ending):
-            task.cancel()
-        await asyncio.gather(writing, ending, return_exceptions=True)
-    if not writing.cancelled():
-        writing.result()
+    await until(_write(watch, context), watch.ended.wait())
     if watch.error is not None:
         raise watch.error
 

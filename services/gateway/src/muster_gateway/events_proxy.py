@@ -16,6 +16,7 @@ import grpc
 import structlog
 from muster_proto.muster.v1 import events_pb2
 from muster_service.addresses import host_of_peer
+from muster_service.life import until
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError, GatewayStopping
@@ -131,17 +132,8 @@ class EventsProxy:
 
     async def _pass(self, call: Any, context: Any) -> None:
         """Message by message, until either side ends it, or the gateway stops. Raises GatewayError."""
-        passing = asyncio.create_task(self._pass_messages(call, context), name="pass events")
-        stopping = asyncio.create_task(self._stopping.wait(), name="gateway stops")
-        try:
-            await asyncio.wait({passing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (passing, stopping):
-                task.cancel()
-            await asyncio.gather(passing, stopping, return_exceptions=True)
-        if passing.cancelled():
+        if not await until(self._pass_messages(call, context), self._stopping.wait()):
             raise GatewayStopping
-        passing.result()
 
     async def _pass_messages(self, call: Any, context: Any) -> None:
         try:

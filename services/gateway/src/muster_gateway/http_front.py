@@ -11,13 +11,13 @@ A target is a URL (bodies are streamed both ways) or an ASGI application in this
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 import httpx
 import structlog
 from muster_service.go_json import error_body
+from muster_service.life import until
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
@@ -167,20 +167,10 @@ class HttpTarget:
                 "headers": end_to_end(response.headers.raw, also=(b"date",)),  # this server adds its own
             }
         )
-        gone = asyncio.create_task(_client_gone(receive), name="http client gone")
-        passing = asyncio.create_task(self._pass_body(response, send), name="http body")
         try:
-            await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (gone, passing):
-                if not task.done():
-                    task.cancel()
-            await asyncio.wait({gone, passing})
-        error = None if passing.cancelled() else passing.exception()
-        if isinstance(error, httpx.HTTPError):  # returning unfinished breaks the connection: the client sees it is cut
+            await until(self._pass_body(response, send), _client_gone(receive))
+        except httpx.HTTPError as error:  # returning unfinished breaks the connection: the client sees it is cut
             log.warning("http target broke off", target=self._name, error=type(error).__name__)
-        elif error is not None:
-            raise error
 
     async def _pass_body(self, response: httpx.Response, send: Send) -> None:
         async for chunk in response.aiter_raw():

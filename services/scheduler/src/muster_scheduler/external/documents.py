@@ -1,0 +1,439 @@
+"""Documents: how another manager's objects are written, and the core's objects made of them (seed 004).
+
+A document is a mapping, as JSON or YAML gives it: ``kind`` (default ``node``), ``id``, if there is one ``version``, and
+the fields of its kind (:data:`FIELDS`; docs/external.md has them as a table). Nothing is guessed: an unknown field, a
+wrong type, an amount out of range make the whole document unreadable (:class:`BadDocument`), never half of it.
+
+amount
+    An integer counts in the smallest unit, as in the scheduler interface: ``vcore: 4000`` are four cores, ``memory`` is
+    in bytes. A text is read as in the queue configuration: ``vcore: "4"`` are four cores too, ``"500m"`` half a core,
+    ``memory: "16Gi"``.
+
+version
+    An integer that grows with each change of the object. What is not newer than what is known is dropped, so doubles
+    and late messages do no harm. Without it, what comes last counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from muster_scheduler.core.config import InvalidQuantity, parse_quantity
+from muster_scheduler.core.external import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
+    id_of,
+    kind_of,
+)
+from muster_scheduler.core.properties import duration_text, parse_duration_ns
+from muster_scheduler.external.checks import (
+    DURATION_NS_MAX,
+    GROUPS_MAX,
+    NAME_CHARACTERS_MAX,
+    PRIORITY_MAX,
+    QUANTITY_MAX,
+    QUEUE_CHARACTERS_MAX,
+    TAGS_BYTES_MAX,
+    TAGS_MAX,
+    TYPES_MAX,
+    name_problem,
+    text_problem,
+)
+from muster_scheduler.external.errors import BadDocument
+
+VERSION_MAX = 2**63 - 1
+
+_SHOWN_MAX = 60
+_TEXT_OF_NUMBER_MAX = 64
+_KINDS = {kind.value: kind for kind in ExternalKind}
+
+
+class Identity(NamedTuple):
+    """Which object a document is about.
+
+    :ivar version: None: it has none.
+    """
+
+    kind: ExternalKind
+    object_id: str
+    version: int | None
+
+
+class Said(NamedTuple):
+    """What a document says."""
+
+    kind: ExternalKind
+    object_id: str
+    version: int | None
+    what: ExternalObject
+
+
+class _Wrong(Exception):
+    """A field's problem, on its way to the BadDocument that also knows whose it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a kind's documents.
+
+    :ivar attribute: of the core's dataclass.
+    :ivar read: makes the attribute's value of (what stands there, the field's path); raises _Wrong.
+    :ivar expected: the form, for people.
+    :ivar meaning: in one clause.
+    """
+
+    name: str
+    attribute: str
+    read: Callable[[object, str], Any]
+    expected: str
+    meaning: str
+    required: bool = False
+
+
+def read_document(document: object) -> Said:
+    """A document as an object. Raises BadDocument, whatever the document is."""
+    kind, object_id, version, given = _identity(document)
+    fields = _BY_NAME[kind]
+    values: dict[str, Any] = {}
+    try:
+        for name, value in given.items():
+            if name == "kind" or name == "id" or name == "version":
+                continue
+            field = fields.get(name)
+            if field is None:
+                raise _Wrong(f"{_label(name)}: unknown field, expected one of {', '.join(fields)}")
+            if value is None:
+                continue  # as absent: an empty key of YAML
+            if field.attribute in values:
+                raise _Wrong(f"{name}: {field.attribute} is given in two ways, expected one of them")
+            # (What a pool's amounts are amounts of is its id, which a field does not know.)
+            values[field.attribute] = (
+                _amount(value, name, object_id) if kind is ExternalKind.POOL else field.read(value, name)
+            )
+        what: ExternalObject = _TYPES[kind](object_id, **values)
+    except _Wrong as problem:
+        raise BadDocument(str(problem), kind.value, object_id) from None
+    except TypeError:
+        # What is not given and has no default: looked up only now, because it is rare.
+        missing = next((field for field in FIELDS[kind] if field.required and field.attribute not in values), None)
+        if missing is None:
+            raise
+        raise BadDocument(f"{missing.name}: missing, expected {missing.expected}", kind.value, object_id) from None
+    return Said(kind, object_id, version, what)
+
+
+def read_identity(document: object) -> Identity:
+    """Which object a document is about; nothing else of it is looked at. Raises BadDocument."""
+    kind, object_id, version, _ = _identity(document)
+    return Identity(kind, object_id, version)
+
+
+def as_document(what: ExternalObject, version: int | None = None) -> dict[str, object]:
+    """The document of an object, without what is as by default; :func:`read_document` makes the same object of it."""
+    kind = kind_of(what)
+    document: dict[str, object] = {"kind": kind.value, "id": id_of(what)}
+    if version is not None:
+        document["version"] = version
+    for field in FIELDS[kind]:
+        value = getattr(what, field.attribute)
+        if field.name.endswith("_s") or (not field.required and value == _DEFAULTS[kind][field.attribute]):
+            continue  # (a duration is written as a text, exactly)
+        if field.attribute.endswith("_ns"):
+            value = duration_text(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, dict):
+            value = dict(value)
+        document[field.name] = value
+    return document
+
+
+def fields_table() -> str:
+    """The fields of all kinds as a Markdown table, for docs/external.md."""
+    rows = ["| kind | field | form | meaning |", "|---|---|---|---|"]
+    for kind in ExternalKind:
+        rows.append(f"| `{kind}` | `id` | a name | {_ID_MEANINGS[kind]} |")
+        rows.extend(
+            f"| | `{field.name}`{' (needed)' if field.required else ''} | {field.expected} | {field.meaning} |"
+            for field in FIELDS[kind]
+        )
+    return "\n".join(rows)
+
+
+# ---- reading ------------------------------------------------------------------------------------------------------
+
+
+def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[Any, object]]:
+    if not isinstance(document, Mapping):
+        raise BadDocument(f"document: {_shown(document)}, expected a mapping with id, kind and the kind's fields")
+    given = document.get("kind")
+    # The id first as far as it can be read, so that whatever else is wrong is told of this object.
+    object_id = document.get("id")
+    known_id = object_id if isinstance(object_id, str) and len(object_id) <= QUEUE_CHARACTERS_MAX else ""
+    kind = ExternalKind.NODE if given is None else _KINDS.get(given) if isinstance(given, str) else None
+    if kind is None:
+        raise BadDocument(f"kind: {_shown(given)}, expected one of {', '.join(_KINDS)}", "", known_id)
+    try:
+        object_id = _path(object_id, "id") if kind is ExternalKind.QUEUE else _name(object_id, "id")
+    except _Wrong as problem:
+        raise BadDocument(str(problem), kind.value) from None
+    version = document.get("version")
+    if version is not None and (
+        not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= VERSION_MAX
+    ):
+        raise BadDocument(
+            f"version: {_shown(version)}, expected an integer from 0 to {VERSION_MAX}", kind.value, object_id
+        )
+    return kind, object_id, version, document
+
+
+def _shown(value: object) -> str:
+    """A value as it may stand in a message, whatever it is: short, in one line, and never by its own words if those
+    could fail (numbers of a million digits, lists within lists)."""
+    match value:
+        case None:
+            return "nothing"
+        case str():
+            return ascii(value) if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]!a}… ({len(value)} characters)"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+        case float():
+            return repr(value)
+        case bytes() | bytearray():
+            return f"{len(value)} bytes"
+        case Mapping():
+            return f"a mapping of {len(value)}"
+        case list() | tuple():
+            return f"a list of {len(value)}"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _label(name: object) -> str:
+    """A key as it may stand in a message."""
+    return name if isinstance(name, str) and len(name) <= _SHOWN_MAX and name.isidentifier() else _shown(name)
+
+
+def _name(value: object, path: str) -> str:
+    return _named(value, path, NAME_CHARACTERS_MAX)
+
+
+def _path(value: object, path: str) -> str:
+    return _named(value, path, QUEUE_CHARACTERS_MAX)
+
+
+def _named(value: object, path: str, limit: int) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(f"{path}: {_shown(value)}, expected a text of 1 to {limit} characters")
+    if problem := name_problem(value, path, limit):
+        raise _Wrong(problem)
+    return value
+
+
+def _text(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(f"{path}: {_shown(value)}, expected a text")
+    if problem := text_problem(value, path):
+        raise _Wrong(problem)
+    return value
+
+
+def _flag(value: object, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(f"{path}: {_shown(value)}, expected true or false")
+    return value
+
+
+def _amount(value: object, path: str, resource_type: str) -> int:
+    """One quantity, in the smallest unit."""
+    amount: object = value
+    if isinstance(value, str):
+        try:
+            if len(value) > _TEXT_OF_NUMBER_MAX:
+                raise InvalidQuantity("it is too long")
+            amount = parse_quantity(resource_type, value)
+        except InvalidQuantity as error:
+            raise _Wrong(f'{path}: {_shown(value)}, expected an amount such as 4000, "4" or "16Gi": {error}') from None
+    elif isinstance(value, float) and value.is_integer():  # 1e9 is a whole number to many writers of JSON
+        amount = int(value)
+    if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= QUANTITY_MAX:
+        raise _Wrong(f"{path}: {_shown(value)}, expected an amount from 0 to {QUANTITY_MAX}")
+    return amount
+
+
+def _quantities(value: object, path: str) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        raise _Wrong(f"{path}: {_shown(value)}, expected a mapping of resource types to amounts")
+    if len(value) > TYPES_MAX:
+        raise _Wrong(f"{path}: {len(value)} types, expected at most {TYPES_MAX}")
+    read: dict[str, int] = {}
+    for name, given in value.items():
+        if type(given) is int and type(name) is str and 0 <= given <= QUANTITY_MAX and name in _USUAL:
+            read[name] = given
+        else:
+            _name(name, f"{path}, name of a type")
+            read[name] = _amount(given, f"{path}.{_label(name)}", name)
+    return read
+
+
+# Their names need no look: most documents have no others.
+_USUAL = frozenset({"vcore", "memory", "ephemeral-storage", "pods"})
+
+
+def _texts(value: object, path: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise _Wrong(f"{path}: {_shown(value)}, expected a mapping of names to texts")
+    if len(value) > TAGS_MAX:
+        raise _Wrong(f"{path}: {len(value)} entries, expected at most {TAGS_MAX}")
+    read: dict[str, str] = {}
+    size = 0
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise _Wrong(f"{path}.{_label(name)}: {_shown(text)}, expected a text by name")
+        if not (name.isascii() and text.isascii()):
+            try:
+                size += len(name.encode()) + len(text.encode())
+            except UnicodeEncodeError:
+                raise _Wrong(
+                    f"{path}.{_label(name)}: {_shown(text)} has half a character, expected text that UTF-8 can carry"
+                ) from None
+        else:
+            size += len(name) + len(text)
+        read[name] = text
+    if size > TAGS_BYTES_MAX:
+        raise _Wrong(f"{path}: {size} bytes, expected at most {TAGS_BYTES_MAX}")
+    return read
+
+
+def _groups(value: object, path: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise _Wrong(f"{path}: {_shown(value)}, expected a list of names")
+    if len(value) > GROUPS_MAX:
+        raise _Wrong(f"{path}: {len(value)} names, expected at most {GROUPS_MAX}")
+    return tuple(_name(each, f"{path}[{number}]") for number, each in enumerate(value))
+
+
+def _priority(value: object, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -PRIORITY_MAX - 1 <= value <= PRIORITY_MAX:
+        raise _Wrong(f"{path}: {_shown(value)}, expected an integer from {-PRIORITY_MAX - 1} to {PRIORITY_MAX}")
+    return value
+
+
+def _duration(value: object, path: str) -> int:
+    """A text such as 30s, in nanoseconds."""
+    duration_ns = -1
+    if isinstance(value, str) and len(value) <= _TEXT_OF_NUMBER_MAX:
+        try:
+            duration_ns = parse_duration_ns(value)
+        except (ValueError, IndexError):
+            duration_ns = -1
+    if not 0 <= duration_ns <= DURATION_NS_MAX:
+        raise _Wrong(f"{path}: {_shown(value)}, expected a duration such as 30s or 1h30m, up to a century")
+    return duration_ns
+
+
+def _seconds(value: object, path: str) -> int:
+    """A number of seconds, in nanoseconds."""
+    seconds_max = DURATION_NS_MAX // 1_000_000_000
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= seconds_max:
+        raise _Wrong(f"{path}: {_shown(value)}, expected seconds from 0 to {seconds_max}")
+    return value * 1_000_000_000 if isinstance(value, int) else min(round(value * 1e9), DURATION_NS_MAX)
+
+
+# ---- the fields ---------------------------------------------------------------------------------------------------
+
+_AMOUNTS = "amounts by resource type"
+_TEXTS = "texts by name"
+_FLAG = "true or false"
+_NAME = "a name"
+
+
+def _pool_amount(value: object, path: str) -> int:
+    return _amount(value, path, "")
+
+
+def _durations(name: str, meaning: str) -> tuple[Field, Field]:
+    return (
+        Field(name, f"{name}_ns", _duration, 'a text such as `"30s"`, `"1h30m"`', meaning),
+        Field(f"{name}_s", f"{name}_ns", _seconds, "a number of seconds", f"the same as `{name}`, as a number"),
+    )
+
+
+_ID_MEANINGS: dict[ExternalKind, str] = {
+    ExternalKind.POOL: "the resource type",
+    ExternalKind.QUEUE: "the queue's path, from root",
+    ExternalKind.NODE: "the node's id, the same as the RM's for the same machine",
+    ExternalKind.OFFER: "the offer's id",
+    ExternalKind.APPLICATION: "the application's id",
+    ExternalKind.ALLOCATION: "the allocation's key",
+}
+
+#: By kind, in the order of the table.
+FIELDS: dict[ExternalKind, tuple[Field, ...]] = {
+    ExternalKind.POOL: (
+        Field("quantity", "quantity", _pool_amount, "an amount", "how much there is", required=True),
+        Field("occupied", "occupied", _pool_amount, "an amount", "what others use of it; default 0"),
+    ),
+    ExternalKind.QUEUE: (
+        Field("maximum", "maximum", _quantities, _AMOUNTS, "the quota, of the types that it names", required=True),
+    ),
+    ExternalKind.NODE: (
+        Field("capacity", "capacity", _quantities, _AMOUNTS, "what it has; absent: the source says nothing of it"),
+        Field("occupied", "occupied", _quantities, _AMOUNTS, "what is used besides RM and single allocations"),
+        Field("attributes", "attributes", _texts, _TEXTS, "filled in where the RM names none"),
+        Field("schedulable", "schedulable", _flag, _FLAG, "false: it takes nothing new; default true"),
+        Field("whole", "whole", _flag, _FLAG, "true: of a type that `capacity` does not name there is none"),
+        Field("brings", "brings", _flag, _FLAG, "false: it only restricts a node of the RM; default true"),
+    ),
+    ExternalKind.OFFER: (
+        Field("node_id", "node_id", _name, _NAME, "of which node", required=True),
+        Field("quantities", "quantities", _quantities, _AMOUNTS, "what is lent", required=True),
+        Field("attributes", "attributes", _texts, _TEXTS, "of the node"),
+        *_durations("idle", "given back after so long without use; absent: never by itself"),
+        Field("revoked", "revoked", _flag, _FLAG, "true: the framework wants it back"),
+        *_durations("grace", "how long what runs there may go on once it is revoked"),
+    ),
+    ExternalKind.APPLICATION: (
+        Field("queue", "queue", _path, "a path", "the leaf queue in which its allocations count", required=True),
+        Field("user", "user", _text, "a text", "whose it is"),
+        Field("groups", "groups", _groups, "a list of names", "the user's groups"),
+        Field("tags", "tags", _texts, _TEXTS, "as the source has them"),
+    ),
+    ExternalKind.ALLOCATION: (
+        Field("node_id", "node_id", _name, _NAME, "where it runs", required=True),
+        Field("quantities", "quantities", _quantities, _AMOUNTS, "what it uses", required=True),
+        Field("app_id", "app_id", _text, "a text", "an application of the same source, in whose queue it counts"),
+        Field("priority", "priority", _priority, "an integer", "default 0"),
+        Field("tags", "tags", _texts, _TEXTS, "as the source has them"),
+    ),
+}
+
+_BY_NAME = {kind: {field.name: field for field in fields} for kind, fields in FIELDS.items()}
+_TYPES: dict[ExternalKind, Callable[..., ExternalObject]] = {
+    ExternalKind.POOL: ExternalPool,
+    ExternalKind.QUEUE: ExternalQueue,
+    ExternalKind.NODE: ExternalNode,
+    ExternalKind.OFFER: ExternalOffer,
+    ExternalKind.APPLICATION: ExternalApplication,
+    ExternalKind.ALLOCATION: ExternalAllocation,
+}
+# What each attribute is when a document does not name it.
+_DEFAULTS: dict[ExternalKind, dict[str, Any]] = {
+    kind: {
+        field.attribute: getattr(
+            make("x", **{each.attribute: None for each in FIELDS[kind] if each.required}), field.attribute
+        )
+        for field in FIELDS[kind]
+    }
+    for kind, make in _TYPES.items()
+}

@@ -55,6 +55,7 @@ async def test_it_serves_all_its_parts_and_stops_when_told(up: Up) -> None:
     assert up.process.stop() == 0
     banner = up.process.log_file.read_text()
     assert "Muster is ready" in banner
+    assert "log.db, sessions.db, history/**/*.parquet" in banner
     assert "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection" in banner
     assert _run("health", f"grpc://{up.grpc}").returncode == 1
 

@@ -73,9 +73,31 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}")
         if settings.gateway.http_address:
             console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
-        console.print(f"  data   {data_dir}   log.db, sessions.db, history/**/*.parquet")
+        for line in data_lines(settings, data_dir):
+            console.print(f"  {line}")
 
     return _serve(settings, _everything, ready)
+
+
+def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
+    """Says what is in the directory, and which stores have history elsewhere; of their options no more than folders."""
+    from muster_event_publisher.history.registry import wanted_of
+
+    usual = embedded_defaults(data_dir)
+    there, elsewhere = [], []
+    if settings.log.sqlite_path == usual["log.sqlite_path"]:
+        there.append("log.db")
+    if settings.gateway.sessions_url.get_secret_value() == usual["gateway.sessions_url"]:
+        there.append("sessions.db")
+    for name, (kind, options) in wanted_of(settings.publisher).items():
+        location = str(options.get("location", ""))
+        if kind == "parquet" and location == str(usual["publisher.parquet_dir"]):
+            there.append("history/**/*.parquet")
+            continue
+        shown = name if name == kind else f"{name} ({kind})"
+        elsewhere.append(f"{shown} in {location}" if location and "://" not in location else shown)
+    lines = [f"data   {data_dir}   {', '.join(there)}"]
+    return [*lines, f"history   {', '.join(elsewhere)}"] if elsewhere else lines
 
 
 def one(
@@ -109,12 +131,7 @@ def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_scheduler.service.app import SchedulerService
 
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
-    opened = []
-    if settings.scheduler.http_address:
-        addresses.check_free("scheduler.http_address", settings.scheduler.http_address)
-        app = operations.operations_app({"scheduler": service.problems})
-        server = HttpServer(app, settings.scheduler.http_address, operations.STOP_TIMEOUT_S)
-        opened.append(Opened("http", server.start, server.stop))
+    opened = _operations("scheduler", settings.scheduler.http_address, service.problems)
     return Plan(opened, [Part("scheduler", service)], [service.healthy])
 
 
@@ -145,13 +162,17 @@ def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     if not settings.log.derived_topics:
         raise UsageError("log.derived_topics is false: there is nowhere to derive to")
     service = FaustDerive(settings.derive, settings.log, bus, clock)
-    opened = []
-    if settings.derive.http_address:
-        addresses.check_free("derive.http_address", settings.derive.http_address)
-        app = operations.operations_app({"derive": service.problems})
-        server = HttpServer(app, settings.derive.http_address, operations.STOP_TIMEOUT_S)
-        opened.append(Opened("http", server.start, server.stop))
+    opened = _operations("derive", settings.derive.http_address, service.problems)
     return Plan(opened, [Part("derive", service)], [service.healthy])
+
+
+def _operations(name: str, address: str, problems: operations.ProblemCheck) -> list[Opened]:
+    """``/health`` and ``/metrics`` of a service that has no HTTP of its own, where an address is given."""
+    if not address:
+        return []
+    addresses.check_free(f"{name}.http_address", address)
+    server = HttpServer(operations.operations_app({name: problems}), address, operations.STOP_TIMEOUT_S)
+    return [Opened("http", server.start, server.stop)]
 
 
 def _usage(settings: MusterSettings, bus: Log) -> UsageRest | None:

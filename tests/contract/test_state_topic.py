@@ -18,6 +18,8 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as envelope
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler import state_codec
+from muster_scheduler.core.external import ExternalChange, ExternalKind, ExternalNode, SourceState
+from muster_scheduler.external.codec import SourceNote, encode
 from muster_si.constants import FOREIGN
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import Rig
@@ -135,6 +137,8 @@ def written() -> Written:
     send(make.asks(make.allocation("app/1", "huge", vcore=50)))
     send(make.asks(make.allocation("", "daemon", "n2", tags={FOREIGN: "static"}, vcore=1)))
     send(make.release("app/1", "k0"))
+    host = ExternalChange(ExternalKind.NODE, "host/1", ExternalNode("host/1", {"vcore": 8}, brings=False))
+    send(encode(make.RM, "default", "vmm", "life-1", (host,), SourceNote(SourceState.LIVE)))
     send(make.release("app/1", "k1"), make.asks(make.allocation("app/1", "k3", vcore=1)), make.removal("gang"))
     send(make.node("n2", si.NodeInfo.DECOMISSION))
     send(make.registration())
@@ -165,7 +169,7 @@ def test_every_kind_is_written_and_each_value_is_the_message_of_its_kind(written
 
 
 def test_a_transaction_begins_with_the_rm_then_what_is_gone_then_what_is_there(written: Written) -> None:
-    parents_first = ["queue", "node", "app", "rejected", "ask", "alloc", "why"]
+    parents_first = ["source", "ext", "queue", "node", "app", "rejected", "ask", "alloc", "why"]
     for records in written.transactions:
         found = [(_kind(record), record.value is None) for record in records]
         assert found[0] == ("rm", False)
@@ -189,7 +193,7 @@ def test_no_child_is_ever_without_its_parents(written: Written) -> None:
             there[kind, parts] = value = getattr(pb, kinds()[kind].message).FromString(record.value)
             for parent in parents(kind, parts, value):
                 assert parent in there, f"{kind} {parts} comes before its {parent}"
-    assert {kind for kind, _ in there} == {"rm", "reg", "queue"}, "what a registration anew leaves"
+    assert {kind for kind, _ in there} == {"rm", "reg", "queue", "source", "ext"}, "what a registration anew leaves"
 
 
 def parents(kind: str, parts: tuple[str, ...], value: Any) -> list[tuple[str, tuple[str, ...]]]:
@@ -203,6 +207,8 @@ def parents(kind: str, parts: tuple[str, ...], value: Any) -> list[tuple[str, tu
             return [("queue", (parts[0], value.queue))]
         case "why":
             return [("queue", parts[:2])]
+        case "ext":
+            return [("source", parts[:2])]
         case "queue" if "." in parts[1]:
             return [("queue", (parts[0], parts[1].rpartition(".")[0]))]
     return []

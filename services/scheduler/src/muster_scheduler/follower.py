@@ -21,10 +21,14 @@ from muster_service import event_settings
 from muster_scheduler import state_codec
 from muster_scheduler.core.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_scheduler.core.config import ClusterConfig
+from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.external.errors import BadDocument
 from muster_scheduler.queue_yaml import Problem, load_queue_config
 
-# Parents first: queues before applications, both and nodes before what refers to them.
+# Parents first: queues before applications, both and nodes before what refers to them. Sources and what they said are
+# there before the core that is built from it.
+_EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
 _KIND_ORDER = (
     state_codec.QUEUE,
     state_codec.NODE,
@@ -90,6 +94,7 @@ class RmInfo:
         what said so.
     :ivar callbacks: its callback stream as last heard of; ``connected`` False: there is none.
     :ivar callbacks_since_ns: since when it is as it is.
+    :ivar awaited: sources outside of the RM that this start of the scheduler waits for before it decides; not recorded.
     """
 
     rm_id: str
@@ -113,6 +118,7 @@ class RmInfo:
     callbacks_since_ns: int = 0
     generation: str = ""
     generation_by: str = ""
+    awaited: tuple[str, ...] = ()
 
     @property
     def is_absent(self) -> bool:
@@ -122,7 +128,7 @@ class RmInfo:
     @property
     def decides(self) -> bool:
         """Whether anything is decided for it."""
-        return self.life != "STOPPED" and not self.held
+        return self.life != "STOPPED" and not self.held and not self.awaited
 
 
 @dataclass(slots=True)
@@ -184,8 +190,12 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
 
 
-def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = None) -> SchedulerCore:
+def new_core(
+    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalBooks | None = None
+) -> SchedulerCore:
     """An empty core for an RM; ``config`` is what its configuration's text says, when that is known already.
+
+    :param external: what sources outside of the RM said for it; it outlives the core.
 
     Raises CodecError when the recorded configuration cannot be read any more.
     """
@@ -194,7 +204,7 @@ def new_core(info: RmInfo, *, searching: bool, config: ClusterConfig | None = No
         config, problems = load_queue_config(info.config)
     if config is None:
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
-    core = SchedulerCore(config, searching=searching)
+    core = SchedulerCore(config, searching=searching, external=external)
     core.next_submission = info.next_submission
     core.apply(SetDeciding(info.decides), info.last_decided_ns)
     core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
@@ -212,10 +222,12 @@ class StateFolder:
     """Folds state records of one or more partitions of the topic.
 
     :ivar rms: by id, once settled.
+    :ivar external: by RM, what sources outside of it said; also of RMs that have not registered (yet).
     """
 
     def __init__(self) -> None:
         self.rms: dict[str, RmState] = {}
+        self.external: dict[str, ExternalBooks] = {}
         self.settled = False
         self._following = False
         self._collected: dict[bytes, bytes] = {}
@@ -241,9 +253,16 @@ class StateFolder:
             by_kind.setdefault(kind, []).append((key, value))
         self._collected = {}
         self.settled = True
-        for kind in (state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
+        for kind in (*_EXTERNAL, state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
             for key, value in self._ordered(kind, by_kind.get(kind, ())):
                 self._apply(key, value)
+
+    def books_of(self, rm_id: str) -> ExternalBooks:
+        """What sources said for an RM; the one object for all of its registrations."""
+        found = self.external.get(rm_id)
+        if found is None:
+            self.external[rm_id] = found = ExternalBooks()
+        return found
 
     def _ordered(self, kind: str, records: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
         """In an order that does not depend on which object changed last: parents first, then by submission."""
@@ -269,6 +288,9 @@ class StateFolder:
             if value is not None:
                 self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
             return
+        if kind in _EXTERNAL:
+            self._apply_external(rm_id, kind, parts, value)
+            return
         state = self.rms.get(rm_id)
         partition = state.core.partitions.get(parts[0]) if state is not None else None
         if partition is None:
@@ -279,6 +301,16 @@ class StateFolder:
             state_codec.fold_value(partition, kind, value)
         if self._following:
             partition.deadlines.clear()  # a follower has no clock
+
+    def _apply_external(self, rm_id: str, kind: str, parts: tuple[str, ...], value: bytes | None) -> None:
+        books = self.books_of(rm_id)
+        if value is None:
+            state_codec.fold_external_tombstone(books, kind, parts)
+            return
+        try:
+            state_codec.fold_external_value(books, kind, value)
+        except BadDocument as error:
+            raise CodecError(f"RM {rm_id}: the record {kind} {'/'.join(parts)} cannot be read: {error}") from error
 
     def _apply_rm(self, rm_id: str, value: bytes | None) -> None:
         if value is None:
@@ -306,7 +338,7 @@ class StateFolder:
             raise CodecError(f"RM {rm_id}: the record of registration {recorded.registrations} has no RM beside it")
         info.version, info.policy_group, info.config = recorded.version, recorded.policy_group, recorded.config
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
-        self.rms[rm_id] = RmState(info, new_core(info, searching=False))
+        self.rms[rm_id] = RmState(info, new_core(info, searching=False, external=self.books_of(rm_id)))
 
     def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
         """The RM runs on under another configuration; the queues' own records follow."""

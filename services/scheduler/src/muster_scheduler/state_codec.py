@@ -9,6 +9,8 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
+from muster_scheduler.core.external import ExternalChange, ExternalKind, OfferState, SourceState
+from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.inquiries import Asked, Refusal, Refusals
 from muster_scheduler.core.objects import (
@@ -17,6 +19,7 @@ from muster_scheduler.core.objects import (
     Ask,
     Demand,
     Node,
+    NodeReport,
     Preempted,
     PreemptionRule,
     Queue,
@@ -28,12 +31,15 @@ from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, GangPhase, QueueState
+from muster_scheduler.external import codec
 
 # Of one ask's refused nodes recorded: thousands must not make its record large at each round. After a restart the
 # RM is asked about the others again.
 REFUSALS_KEPT = 8
 RM, REGISTRATION = "rm", "reg"
 NODE, QUEUE, APP, REJECTED, ASK, ALLOC, WHY = "node", "queue", "app", "rejected", "ask", "alloc", "why"
+# Of sources outside of the RM: they are the RM's id's, not its registrations', and are folded into its books.
+SOURCE, EXTERNAL = "source", "ext"
 
 
 def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
@@ -54,6 +60,10 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
             return state_key(rm_id, NODE, partition, what.node_id)
         case Queue():
             return state_key(rm_id, QUEUE, partition, what.path)
+        case ExternalEntry():
+            return state_key(rm_id, EXTERNAL, partition, what.source, what.kind, what.object_id)
+        case SourceEntry():
+            return state_key(rm_id, SOURCE, partition, what.source)
 
 
 def encode(partition: str, what: Primary) -> bytes:
@@ -71,6 +81,10 @@ def encode(partition: str, what: Primary) -> bytes:
             return _node(partition, what)
         case Queue():
             return _queue(partition, what)
+        case ExternalEntry():
+            return _external(what)
+        case SourceEntry():
+            return _source(what)
 
 
 def fold_value(partition: Partition, kind: str, value: bytes) -> None:
@@ -107,6 +121,23 @@ def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> N
             fold.drop_node(partition, parts[0])
         case "queue":
             fold.drop_queue(partition, parts[0])
+
+
+def fold_external_value(books: ExternalBooks, kind: str, value: bytes) -> None:
+    """Takes a recorded source, or an object of one. Raises DecodeError, BadDocument (external/errors.py)."""
+    if kind == SOURCE:
+        _fold_source(books, pb.SourceObject.FromString(value))
+    elif kind == EXTERNAL:
+        _fold_external(books, pb.ExternalRecord.FromString(value))
+
+
+def fold_external_tombstone(books: ExternalBooks, kind: str, parts: tuple[str, ...]) -> None:
+    """Takes a tombstone of one of them; ``parts`` are those of the key, the partition first."""
+    if kind == SOURCE:
+        fold.drop_source(books, *parts)
+    elif kind == EXTERNAL:
+        partition, source, what, object_id = parts
+        books.drop(partition, source, ExternalKind(what), object_id)
 
 
 # ---- out -----------------------------------------------------------------------------------------------------------
@@ -155,6 +186,7 @@ def _allocation(partition: str, what: Allocation) -> bytes:
         replaced_by=what.replaced_by,
         told_ns=what.told_ns,
         replaces=None if what.replaces is None else _replaced(what.replaces),
+        source=what.source,
     ).SerializeToString(deterministic=True)
 
 
@@ -268,6 +300,7 @@ def _application(partition: str, what: Application) -> bytes:
             for instance_type, used in by_type.items()
         ],
         gang=None if what.gang is None else _gang(what.gang),
+        source=what.source,
     ).SerializeToString(deterministic=True)
 
 
@@ -301,7 +334,18 @@ def _node(partition: str, what: Node) -> bytes:
         schedulable=what.schedulable,
         submission=what.submission,
         created_ns=what.created_ns,
+        sources=what.sources,
+        reported=None if what.reported is None else _report(what.reported),
     ).SerializeToString(deterministic=True)
+
+
+def _report(said: NodeReport) -> pb.NodeReport:
+    return pb.NodeReport(
+        attributes=said.attributes,
+        capacity=_quantities(said.capacity),
+        occupied=_quantities(said.occupied),
+        schedulable=said.schedulable,
+    )
 
 
 def _queue(partition: str, what: Queue) -> bytes:
@@ -318,7 +362,39 @@ def _queue(partition: str, what: Queue) -> bytes:
         has_guaranteed=what.guaranteed is not None,
         has_max=what.maximum is not None,
         quota_ns=what.quota_ns,
+        sources=what.sources,
+        own_max=_quantities(what.by_name(what.own_maximum)) if what.sources else None,
     ).SerializeToString(deterministic=True)
+
+
+def _source(what: SourceEntry) -> bytes:
+    return pb.SourceObject(
+        partition=what.partition,
+        source=what.source,
+        state=what.state,
+        life=what.life,
+        since_ns=what.since_ns,
+        drains=what.drains,
+        reason=what.reason,
+        lost=what.lost,
+        past_lives=what.past,
+    ).SerializeToString(deterministic=True)
+
+
+def _external(what: ExternalEntry) -> bytes:
+    recorded = pb.ExternalRecord(
+        partition=what.partition,
+        source=what.source,
+        life=what.life,
+        said=codec.to_proto(ExternalChange(what.kind, what.object_id, what.said)),
+        since_ns=what.since_ns,
+        problem=what.problem,
+        offer_state=what.offer_state or "",
+        idle_since_ns=what.idle_since_ns,
+        deadline_ns=what.deadline_ns,
+    )
+    recorded.said.stale = what.stale
+    return recorded.SerializeToString(deterministic=True)
 
 
 # ---- back ----------------------------------------------------------------------------------------------------------
@@ -367,6 +443,7 @@ def _fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> Non
         replaced_by=recorded.replaced_by if recorded.HasField("replaced_by") else None,
         told_ns=recorded.told_ns,
         replaces=_replaced_of(recorded.replaces) if recorded.HasField("replaces") else None,
+        source=recorded.source,
     )
 
 
@@ -476,6 +553,7 @@ def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> N
             _reason_of(recorded.waiting) if recorded.HasField("waiting") else None,
             _usage_of(recorded.usage),
             _gang_of(recorded.gang) if recorded.HasField("gang") else None,
+            recorded.source,
         ),
     )
 
@@ -515,6 +593,17 @@ def _fold_node(partition: Partition, recorded: pb.NodeObject) -> None:
         schedulable=recorded.schedulable,
         submission=recorded.submission,
         created_ns=recorded.created_ns,
+        sources=tuple(recorded.sources),
+        reported=_report_of(recorded.reported) if recorded.HasField("reported") else None,
+    )
+
+
+def _report_of(recorded: pb.NodeReport) -> NodeReport:
+    return NodeReport(
+        dict(recorded.attributes),
+        dict(recorded.capacity.values) if recorded.HasField("capacity") else None,
+        dict(recorded.occupied.values),
+        recorded.schedulable,
     )
 
 
@@ -531,5 +620,48 @@ def _fold_queue(partition: Partition, recorded: pb.QueueObject) -> None:
             recorded.max_applications,
             dict(recorded.properties),
             recorded.quota_ns,
+            tuple(recorded.sources),
+            dict(recorded.own_max.values) if recorded.HasField("own_max") else None,
+        ),
+    )
+
+
+def _fold_source(books: ExternalBooks, recorded: pb.SourceObject) -> None:
+    fold.fold_source(
+        books,
+        fold.FoldedSource(
+            recorded.partition,
+            recorded.source,
+            SourceState(recorded.state),
+            recorded.life,
+            recorded.since_ns,
+            recorded.drains,
+            recorded.reason,
+            recorded.lost,
+            tuple(recorded.past_lives),
+        ),
+    )
+
+
+def _fold_external(books: ExternalBooks, recorded: pb.ExternalRecord) -> None:
+    stale = recorded.said.stale
+    recorded.said.stale = False  # (as it came: an object or the word that it is stale)
+    said = codec.from_proto(recorded.said)
+    assert said.what is not None, f"the record of {said.kind} {said.object_id} has no object"
+    fold.fold_external(
+        books,
+        fold.FoldedExternal(
+            recorded.partition,
+            recorded.source,
+            said.kind,
+            said.object_id,
+            said.what,
+            recorded.life,
+            recorded.since_ns,
+            stale,
+            recorded.problem,
+            OfferState(recorded.offer_state) if recorded.offer_state else None,
+            recorded.idle_since_ns,
+            recorded.deadline_ns,
         ),
     )

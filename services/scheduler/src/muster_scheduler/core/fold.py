@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster_scheduler.core.commands import AskItem
+from muster_scheduler.core.external import ExternalKind, ExternalObject, OfferState, SourceState
+from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_scheduler.core.gang import TaskGroup
 from muster_scheduler.core.inquiries import Asked, Refusal, Refusals
 from muster_scheduler.core.lifecycle import counts_as_running
@@ -20,6 +22,7 @@ from muster_scheduler.core.objects import (
     Application,
     Ask,
     Node,
+    NodeReport,
     Preempted,
     Queue,
     Replaced,
@@ -78,6 +81,7 @@ class FoldedApplication:
     waiting: Reason | None = None
     usage: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     gang: FoldedGang | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,10 @@ class FoldedRefusals:
 
 @dataclass(frozen=True, slots=True)
 class FoldedQueue:
-    """A recorded queue, as far as the configuration's text does not say it all."""
+    """A recorded queue, as far as the configuration's text does not say it all.
+
+    :param sources: outside of the RM, that have a part in ``maximum``; then ``own_maximum`` is what it is without them.
+    """
 
     path: str
     leaf: bool
@@ -102,6 +109,8 @@ class FoldedQueue:
     max_applications: int = 0
     properties: dict[str, str] = field(default_factory=dict)
     quota_ns: int = 0
+    sources: tuple[str, ...] = ()
+    own_maximum: dict[str, int] | None = None
 
 
 def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
@@ -120,7 +129,13 @@ def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
     queue.managed = folded.managed
     queue.state = folded.state
     queue.max_applications = folded.max_applications
-    queue.set_limits(folded.guaranteed, folded.maximum)
+    queue.sources, queue.external_maximum = (), None
+    if folded.sources:
+        queue.set_limits(folded.guaranteed, folded.own_maximum)
+        # (What counts is what was recorded; what each source says is looked up before anything is decided again.)
+        queue.restrict(folded.sources, dict(partition.types.items(folded.maximum or {})))
+    else:
+        queue.set_limits(folded.guaranteed, folded.maximum)
     partition.queue_tree.set_properties(queue, folded.properties)
     if not queue.managed and not queue.leaf and queue.parent is not None:
         queue.template = queue.parent.template
@@ -155,8 +170,10 @@ def fold_node(
     schedulable: bool,
     submission: int,
     created_ns: int,
+    sources: tuple[str, ...] = (),
+    reported: NodeReport | None = None,
 ) -> Node:
-    """Takes a recorded node."""
+    """Takes a recorded node: what counts; ``reported`` is what the RM itself said, where that differs."""
     node = partition.nodes.get(node_id)
     if node is None:
         node = Node(partition.types, node_id)
@@ -168,6 +185,7 @@ def fold_node(
         partition.node_books.set_node_capacity(node, capacity)
         partition.node_books.set_node_occupied(node, occupied)
         partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
+    node.sources, node.reported = sources, reported
     node.published = True
     return node
 
@@ -202,7 +220,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
         app.user, app.groups_of_user, app.tags = folded.user, folded.groups, folded.tags
         app.execution_timeout_ms = folded.execution_timeout_ms
         app.placeholder_ask, app.gang_style = folded.placeholder_ask, folded.gang_style
-        app.state = folded.state
+        app.state, app.source = folded.state, folded.source
         partition.lifecycle.add_application(app)
     app.state = folded.state
     if folded.gang is not None:
@@ -361,6 +379,7 @@ def fold_allocation(
     replaced_by: str | None = None,
     told_ns: int = 0,
     replaces: Replaced | None = None,
+    source: str = "",
 ) -> None:
     """Takes a recorded allocation."""
     drop_allocation(partition, "" if foreign else item.app_id, unique_key(item.key, ordinal))
@@ -373,6 +392,7 @@ def fold_allocation(
     allocation.ordinal, allocation.published = ordinal, True
     allocation.preempted, allocation.timed_out = preempted, timed_out
     allocation.replaced_by, allocation.told_ns, allocation.replaces = replaced_by, told_ns, replaces
+    allocation.source = source
     partition.hold(allocation, partition.nodes.get(item.node_id))
 
 
@@ -431,3 +451,82 @@ def drop_reason(
         found = (key[0].name, waitlist.user, waitlist.user_group, key[2], str(key[3]) if key[3] else "")
         if found == about and queue is not None:
             del queue.waitlists[key]
+
+
+# ---- what sources outside of the RM said -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedSource:
+    """A recorded source."""
+
+    partition: str
+    source: str
+    state: SourceState
+    life: str
+    since_ns: int
+    drains: bool
+    reason: str
+    lost: bool
+    past: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedExternal:
+    """A recorded object of a source."""
+
+    partition: str
+    source: str
+    kind: ExternalKind
+    object_id: str
+    said: ExternalObject
+    life: str
+    since_ns: int
+    stale: bool
+    problem: str
+    offer_state: OfferState | None
+    idle_since_ns: int
+    deadline_ns: int
+
+
+def fold_source(books: ExternalBooks, folded: FoldedSource) -> SourceEntry:
+    """Takes a recorded source."""
+    source = _source(books, folded.partition, folded.source)
+    source.state, source.life, source.since_ns = folded.state, folded.life, folded.since_ns
+    source.drains, source.reason, source.lost, source.past = folded.drains, folded.reason, folded.lost, folded.past
+    source.published = True
+    return source
+
+
+def fold_external(books: ExternalBooks, folded: FoldedExternal) -> ExternalEntry:
+    """Takes a recorded object of a source. A source of which nothing is known yet is told of by its own record."""
+    books.drop(folded.partition, folded.source, folded.kind, folded.object_id)
+    entry = ExternalEntry(
+        _source(books, folded.partition, folded.source),
+        folded.kind,
+        folded.object_id,
+        folded.said,
+        folded.life,
+        folded.since_ns,
+        folded.stale,
+        folded.problem,
+        folded.offer_state,
+        folded.idle_since_ns,
+        folded.deadline_ns,
+        published=True,
+    )
+    books.put(entry)
+    return entry
+
+
+def drop_source(books: ExternalBooks, partition: str, source: str) -> None:
+    """Takes a source's tombstone; those of its objects came before, in the same transaction."""
+    books.of(partition).sources.pop(source, None)
+
+
+def _source(books: ExternalBooks, partition: str, source: str) -> SourceEntry:
+    known = books.of(partition).sources
+    found = known.get(source)
+    if found is None:
+        known[source] = found = SourceEntry(partition, source)
+    return found

@@ -107,7 +107,8 @@ class Queue(Ledger):
     :ivar ancestry: this queue and its ancestors up to root: where usage is summed.
     :ivar line: the same without root: where limits are checked (root's max is the cluster, which the nodes decide).
     :ivar guaranteed: by type number; None: none.
-    :ivar maximum: own max by type number; None: none.
+    :ivar maximum: its max by type number; None: none. Of what it has of its own (``own_maximum``) and what ``sources``
+        outside of the RM say (``external_maximum``), likewise by type number, the smaller one.
     :ivar fair_max: by type number, the nearest max on the path from here up, else the cluster's capacity.
     :ivar preempting: the part of ``allocated`` that was told to go.
     :ivar policy: what its properties mean.
@@ -149,20 +150,35 @@ class Queue(Ledger):
         self.ready_key: tuple[Any, ...] | None = None
         self.waitlists: dict[WaitKey, Waitlist] = {}
         self.quota_ns = 0
+        self.own_maximum: dict[int, int] | None = None
+        self.sources: tuple[str, ...] = ()
+        self.external_maximum: dict[int, int] | None = None
         self.gone = False
         self.published = False
 
     def set_limits(self, guaranteed: Mapping[str, int] | None, maximum: Mapping[str, int] | None) -> None:
-        """Takes guaranteed and max, by type name; None or all-zero is "not set" (core-features §2.1)."""
+        """Takes guaranteed and max of its own, by type name; None or all-zero is "not set" (core-features §2.1)."""
         number = self.types.number
         if guaranteed is not None and any(guaranteed.values()):
             self.guaranteed = {number(name): value for name, value in guaranteed.items()}
         else:
             self.guaranteed = None
         if maximum is not None and any(maximum.values()):
-            self.maximum = {number(name): value for name, value in maximum.items()}
+            self.own_maximum = {number(name): value for name, value in maximum.items()}
         else:
-            self.maximum = None
+            self.own_maximum = None
+        self.restrict(self.sources, self.external_maximum)
+
+    def restrict(self, sources: tuple[str, ...], external: dict[int, int] | None) -> None:
+        """Takes what sources outside of the RM say of its max: the smaller counts, type by type; all-zero is zero."""
+        self.sources, self.external_maximum = sources, external
+        own = self.own_maximum
+        if external is None or own is None:
+            self.maximum = own if external is None else external
+        else:
+            self.maximum = {**own, **external}
+            for number, value in own.items():
+                self.maximum[number] = min(value, self.maximum[number])
         self.set_limit(self.maximum)
 
     def by_name(self, items: Mapping[int, int] | None) -> dict[str, int] | None:
@@ -173,11 +189,29 @@ class Queue(Ledger):
         return f"Queue({self.path})"
 
 
+@dataclass(slots=True)
+class NodeReport:
+    """What the RM itself says of a node, of which sources speak, too.
+
+    :ivar capacity: by type name, zeros included; None: it did not create the node, it only drains it.
+    """
+
+    attributes: dict[str, str]
+    capacity: dict[str, int] | None
+    occupied: dict[str, int]
+    schedulable: bool = True
+
+
 class Node:
     """A node. ``available = capacity - allocated - occupied``; it is negative while a node is over-committed by its RM.
 
     :ivar schedulable: the RM does not drain it; ``ready``: its attributes do not say that it is not.
-    :ivar reported_occupied: NodeInfo.occupiedResource, absolute; foreign allocations come on top in ``occupied``.
+    :ivar reported_occupied: NodeInfo.occupiedResource, absolute (with what sources outside of the RM say on top);
+        foreign allocations come on top in ``occupied``.
+    :ivar sources: those outside of the RM that take part in it, sorted. What counts is in the other fields.
+    :ivar reported: what the RM itself says, where that is not just what counts; None: it is, or (with ``sources``) they
+        brought the node, and the RM says nothing.
+    :ivar disputed: where the RM or one source says more than another, in words; "": nowhere.
     :ivar index_key: its key in the node index; None: not in it (draining, or reserved).
     :ivar reservations: the asks that it is kept free for, in order.
     :ivar inquiries: what the RM is being asked about it; what it would place here counts in ``allocated`` already.
@@ -191,6 +225,7 @@ class Node:
         "available",
         "capacity",
         "created_ns",
+        "disputed",
         "foreign",
         "gone",
         "index_key",
@@ -200,9 +235,11 @@ class Node:
         "published",
         "ready",
         "refused_by",
+        "reported",
         "reported_occupied",
         "reservations",
         "schedulable",
+        "sources",
         "submission",
         "types",
     )
@@ -216,6 +253,9 @@ class Node:
         self.allocated: Vector = types.vector()
         self.available: Vector = types.vector()
         self.reported_occupied: dict[str, int] = {}
+        self.sources: tuple[str, ...] = ()
+        self.reported: NodeReport | None = None
+        self.disputed = ""
         self.schedulable = self.ready = True
         self.submission = 0
         self.created_ns = 0
@@ -232,6 +272,11 @@ class Node:
         """Takes what the RM says of it, also whether it is ready (seed 001, NodeReadyAttribute)."""
         self.attributes = dict(attributes)
         self.ready = is_ready(attributes) is not False
+
+    @property
+    def of_rm(self) -> bool:
+        """The RM created it; False: sources brought it."""
+        return not self.sources if self.reported is None else self.reported.capacity is not None
 
     @property
     def usable(self) -> bool:
@@ -513,6 +558,7 @@ class Allocation(_Demanded):
         before a restart), it may be its own node or the one that is kept for the ask.
     :ivar told_ns: when it was told to go, whyever; 0: it was not. ``reminder_ns``: when it will be told again.
     :ivar replaces: the placeholder whose place it took.
+    :ivar source: outside of the RM, that runs it; "": the RM does. The RM is told nothing of it.
     """
 
     __slots__ = (
@@ -529,6 +575,7 @@ class Allocation(_Demanded):
         "reminder_ns",
         "replaced_by",
         "replaces",
+        "source",
         "timed_out",
         "told_ns",
         "uuid",
@@ -556,6 +603,7 @@ class Allocation(_Demanded):
         self.agreed_node = ""
         self.told_ns = self.reminder_ns = 0
         self.replaces: Replaced | None = None
+        self.source = ""
         self.gone = False
         self.published = False
 
@@ -847,6 +895,7 @@ class Application:
     :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
     :ivar gang: its placeholders; None: it has none, and announced none.
     :ivar proposed: how many of its asks are booked on a node while the RM is asked.
+    :ivar source: outside of the RM, that brought it; "": the RM did. It never completes by itself.
     """
 
     def __init__(self, types: Types, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
@@ -890,6 +939,7 @@ class Application:
         self.reason: Reason | None = None
         self.gang: Gang | None = None
         self.proposed = 0
+        self.source = ""
         self.gone = False
         self.published = False
 

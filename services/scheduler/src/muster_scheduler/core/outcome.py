@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster_scheduler.core.commands import Termination
+from muster_scheduler.core.external_books import ExternalEntry, SourceEntry
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue, Waitlist
 from muster_scheduler.core.resources import Shape
 
@@ -261,12 +262,16 @@ Fact = (
     | SchedulingStateChanged
     | ConfigurationAnswer
 )
-Primary = Node | Queue | Application | Ask | Allocation | Waitlist
+Primary = Node | Queue | Application | Ask | Allocation | Waitlist | SourceEntry | ExternalEntry
 
 
 _PARENTS_FIRST: dict[type, int] = {
-    kind: place for place, kind in enumerate((Queue, Node, Application, Ask, Allocation, Waitlist))
+    kind: place
+    for place, kind in enumerate(
+        (SourceEntry, ExternalEntry, Queue, Node, Application, Ask, Allocation, Waitlist),
+    )
 }
+_QUEUES = _PARENTS_FIRST[Queue]
 
 
 def _depth(what: tuple[str, Primary]) -> int:
@@ -336,7 +341,7 @@ class Outcome:
                 changed.published = False
                 gone[_PARENTS_FIRST[type(changed)]].append((partition, changed))
         self._touched.clear()
-        for queues in (gone[0], alive[0]):
+        for queues in (gone[_QUEUES], alive[_QUEUES]):
             queues.sort(key=_depth)
         for kind in reversed(gone):
             yield from ((partition, changed, False) for partition, changed in reversed(kind))

@@ -34,6 +34,8 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import ClusterConfig, PartitionConfig, partition_name
+from muster_scheduler.core.external import SetSource, UpdateExternal
+from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.limits import limit_events, link_event, usage_events
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, is_ready, made_uuid, unique_key
@@ -80,11 +82,13 @@ _KEEPING = (Termination.TIMEOUT, Termination.SCHEDULING_FAILED_ON_RM)
 class SchedulerCore:
     """One RM's scheduler.
 
+    :param external: what sources outside of the RM said: it outlives this core.
     :ivar next_submission: number that the next submitted node, application or ask gets: the order of ties.
     """
 
-    def __init__(self, config: ClusterConfig, *, searching: bool = True) -> None:
+    def __init__(self, config: ClusterConfig, *, searching: bool = True, external: ExternalBooks | None = None) -> None:
         self.config = config
+        self.external = external if external is not None else ExternalBooks()
         self._searching = searching
         self._deciding = True
         self._policy = CallbackPolicy()
@@ -170,6 +174,9 @@ class SchedulerCore:
                 self._review_deciding()
             case Answers():
                 self._answer(command, out, now_ns)
+            case UpdateExternal() | SetSource():
+                for changed in self.external.apply(command, now_ns):
+                    out.touch(changed.what, changed.what.partition)
             case SetEvents():
                 self._events = command
                 self._outcome(out)

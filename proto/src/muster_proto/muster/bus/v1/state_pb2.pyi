@@ -355,7 +355,7 @@ class NodeObject(_message.Message):
 
     @_builtins.property
     def reported(self) -> Global___NodeReport:
-        """what the RM itself said; absent: it never did, sources brought the node"""
+        """What the RM itself said, where that is not just what is above. With sources and without this, they brought the node."""
 
     def __init__(
         self,
@@ -411,7 +411,9 @@ class NodeReport(_message.Message):
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
-    def capacity(self) -> Global___Quantities: ...
+    def capacity(self) -> Global___Quantities:
+        """absent: the RM did not create the node, it only drains it"""
+
     @_builtins.property
     def occupied(self) -> Global___Quantities: ...
     def __init__(
@@ -466,6 +468,8 @@ class QueueObject(_message.Message):
     HAS_GUARANTEED_FIELD_NUMBER: _builtins.int
     HAS_MAX_FIELD_NUMBER: _builtins.int
     QUOTA_NS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    OWN_MAX_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     path: _builtins.str
     state: _builtins.str
@@ -484,6 +488,14 @@ class QueueObject(_message.Message):
     def max(self) -> Global___Quantities: ...
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set where sources outside of the RM give it a quota: then max is what counts, with all of them."""
+
+    @_builtins.property
+    def own_max(self) -> Global___Quantities:
+        """without them; absent: it has none of its own"""
+
     def __init__(
         self,
         *,
@@ -499,10 +511,12 @@ class QueueObject(_message.Message):
         has_guaranteed: _builtins.bool = ...,
         has_max: _builtins.bool = ...,
         quota_ns: _builtins.int = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+        own_max: Global___Quantities | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "max", b"max"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "max", b"max", "own_max", b"own_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "has_guaranteed", b"has_guaranteed", "has_max", b"has_max", "leaf", b"leaf", "managed", b"managed", "max", b"max", "max_applications", b"max_applications", "partition", b"partition", "path", b"path", "properties", b"properties", "quota_ns", b"quota_ns", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "has_guaranteed", b"has_guaranteed", "has_max", b"has_max", "leaf", b"leaf", "managed", b"managed", "max", b"max", "max_applications", b"max_applications", "own_max", b"own_max", "partition", b"partition", "path", b"path", "properties", b"properties", "quota_ns", b"quota_ns", "sources", b"sources", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1244,6 +1258,8 @@ class SourceObject(_message.Message):
     SINCE_NS_FIELD_NUMBER: _builtins.int
     DRAINS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    PAST_LIVES_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     source: _builtins.str
     state: _builtins.str
@@ -1253,6 +1269,12 @@ class SourceObject(_message.Message):
     since_ns: _builtins.int
     drains: _builtins.bool
     reason: _builtins.str
+    lost: _builtins.bool
+    """it was STALE, and has not been LIVE again"""
+    @_builtins.property
+    def past_lives(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """before this one, oldest first: what still comes of them is passed over"""
+
     def __init__(
         self,
         *,
@@ -1263,10 +1285,12 @@ class SourceObject(_message.Message):
         since_ns: _builtins.int = ...,
         drains: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        lost: _builtins.bool = ...,
+        past_lives: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "life", b"life", "partition", b"partition", "reason", b"reason", "since_ns", b"since_ns", "source", b"source", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "life", b"life", "lost", b"lost", "partition", b"partition", "past_lives", b"past_lives", "reason", b"reason", "since_ns", b"since_ns", "source", b"source", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,383 @@
+"""What sources outside of the RM said, by partition (``external.py`` has the words): inputs, not what counts.
+
+:class:`ExternalBooks` belong to an RM's id, not to one of its registrations: they are there before it registers, and
+outlive it. Machine and follower keep one for each RM and hand it to its core, which takes from it what counts
+(``external_merge.py``). Where there is no core yet, :meth:`ExternalBooks.apply` alone is enough.
+
+Each entry is found by what it is about, so that a change costs what it changes: a node's parts by the node, an
+application's allocations by the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from muster_scheduler.core.config import partition_name
+from muster_scheduler.core.external import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalChange,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
+    OfferState,
+    SetSource,
+    SourceState,
+    UpdateExternal,
+)
+
+# Lives of a source that are over, as many as are remembered: what still comes of them is passed over.
+PAST_LIVES_MAX = 4
+
+_KIND_RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
+
+
+@dataclass(slots=True, eq=False)
+class SourceEntry:
+    """A source, and what it said.
+
+    :ivar since_ns: since when it is in its state.
+    :ivar drains: what becomes of its nodes while it is lost: they take nothing new.
+    :ivar lost: it was STALE, and has not been LIVE again.
+    :ivar past: the lives before this one, oldest first.
+    :ivar entries: by kind and id.
+    """
+
+    partition: str
+    source: str
+    state: SourceState = SourceState.LISTING
+    life: str = ""
+    since_ns: int = 0
+    drains: bool = True
+    reason: str = ""
+    lost: bool = False
+    past: tuple[str, ...] = ()
+    entries: dict[tuple[ExternalKind, str], ExternalEntry] = field(default_factory=dict, repr=False)
+    gone: bool = False
+    published: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """The nodes that it takes part in take nothing new."""
+        return self.lost and self.drains
+
+
+@dataclass(slots=True, eq=False)
+class ExternalEntry:
+    """One object as its source said it last.
+
+    :ivar since_ns: when it was first said.
+    :ivar life: of the source, that said it last.
+    :ivar stale: what was said cannot be relied on.
+    :ivar problem: why it does not count; "": it does (or there is no core that could tell).
+    :ivar offer_state: of an offer; None: it is none. ``idle_since_ns`` (0: it is needed) and ``deadline_ns`` (0: none,
+        else when what runs there is preempted) likewise.
+    """
+
+    owner: SourceEntry
+    kind: ExternalKind
+    object_id: str
+    said: ExternalObject
+    life: str
+    since_ns: int
+    stale: bool = False
+    problem: str = ""
+    offer_state: OfferState | None = None
+    idle_since_ns: int = 0
+    deadline_ns: int = 0
+    gone: bool = False
+    published: bool = False
+
+    @property
+    def partition(self) -> str:
+        """The partition's name."""
+        return self.owner.partition
+
+    @property
+    def source(self) -> str:
+        """The source's name."""
+        return self.owner.source
+
+    @property
+    def holds(self) -> bool:
+        """It, or its source, is lost, and its node takes nothing new meanwhile."""
+        return self.owner.drains and (self.stale or self.owner.lost)
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Sorts entries of one partition, whatever came first: by source, kind and id."""
+        return self.owner.source, _KIND_RANKS[self.kind], self.object_id
+
+    def __repr__(self) -> str:
+        return f"ExternalEntry({self.partition}/{self.source}/{self.kind}/{self.object_id})"
+
+
+External = SourceEntry | ExternalEntry
+
+
+class Changed(NamedTuple):
+    """Of an entry or a source: it changed (``what.gone``: it went).
+
+    :ivar before: what was said before; None: nothing, or it is a source.
+    :ivar counts: it can make a difference; False: only the life of who said so is another.
+    """
+
+    what: External
+    before: ExternalObject | None = None
+    counts: bool = True
+
+
+class OnNode:
+    """What sources say of one node.
+
+    :ivar nodes: by source.
+    :ivar offers: by source; and ``allocations``: those of whom it is said that they run there.
+    """
+
+    __slots__ = ("allocations", "nodes", "offers")
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, ExternalEntry] = {}
+        self.offers: dict[str, dict[ExternalEntry, None]] = {}
+        self.allocations: dict[str, dict[ExternalEntry, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.offers or self.allocations)
+
+
+class PartitionBooks:
+    """What sources said about one partition. The inner dictionaries have no order that means anything.
+
+    :ivar sources: by name.
+    :ivar nodes: by node.
+    :ivar queues: by path, lower case; ``applications`` by id; ``app_allocations`` by the application's id; ``pools`` by
+        resource type.
+    """
+
+    __slots__ = ("app_allocations", "applications", "name", "nodes", "pools", "queues", "sources")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sources: dict[str, SourceEntry] = {}
+        self.nodes: dict[str, OnNode] = {}
+        self.queues: dict[str, dict[ExternalEntry, None]] = {}
+        self.applications: dict[str, dict[ExternalEntry, None]] = {}
+        self.app_allocations: dict[str, dict[ExternalEntry, None]] = {}
+        self.pools: dict[str, dict[ExternalEntry, None]] = {}
+
+    def entry(self, source: str, kind: ExternalKind, object_id: str) -> ExternalEntry | None:
+        """What a source says of one object."""
+        owner = self.sources.get(source)
+        return owner.entries.get((kind, object_id)) if owner is not None else None
+
+    def entries(self, kind: ExternalKind | None = None) -> Iterator[ExternalEntry]:
+        """All of them (of one kind), in no order that means anything."""
+        for owner in self.sources.values():
+            for entry in owner.entries.values():
+                if kind is None or entry.kind is kind:
+                    yield entry
+
+    # ---- who speaks of what ----------------------------------------------------------------------------------------
+
+    def file(self, entry: ExternalEntry) -> None:
+        """Makes an entry found by what it is about."""
+        match entry.said:
+            case ExternalNode():
+                self._on(entry.said.node_id).nodes[entry.source] = entry
+            case ExternalOffer():
+                self._on(entry.said.node_id).offers.setdefault(entry.source, {})[entry] = None
+            case ExternalAllocation(node_id=node_id, app_id=app_id):
+                self._on(node_id).allocations.setdefault(entry.source, {})[entry] = None
+                if app_id:
+                    self.app_allocations.setdefault(app_id, {})[entry] = None
+            case ExternalQueue():
+                self.queues.setdefault(entry.said.path.lower(), {})[entry] = None
+            case ExternalApplication():
+                self.applications.setdefault(entry.said.app_id, {})[entry] = None
+            case ExternalPool():
+                self.pools.setdefault(entry.said.resource_type, {})[entry] = None
+
+    def unfile(self, entry: ExternalEntry) -> None:
+        """Inverse of :meth:`file`; what the entry says must not have changed since."""
+        match entry.said:
+            case ExternalNode(node_id=node_id):
+                del self.nodes[node_id].nodes[entry.source]
+                self._off(node_id)
+            case ExternalOffer(node_id=node_id):
+                _drop(self.nodes[node_id].offers, entry.source, entry)
+                self._off(node_id)
+            case ExternalAllocation(node_id=node_id, app_id=app_id):
+                _drop(self.nodes[node_id].allocations, entry.source, entry)
+                self._off(node_id)
+                if app_id:
+                    _drop(self.app_allocations, app_id, entry)
+            case ExternalQueue():
+                _drop(self.queues, entry.said.path.lower(), entry)
+            case ExternalApplication():
+                _drop(self.applications, entry.said.app_id, entry)
+            case ExternalPool():
+                _drop(self.pools, entry.said.resource_type, entry)
+
+    def _on(self, node_id: str) -> OnNode:
+        found = self.nodes.get(node_id)
+        if found is None:
+            self.nodes[node_id] = found = OnNode()
+        return found
+
+    def _off(self, node_id: str) -> None:
+        if not self.nodes[node_id]:
+            del self.nodes[node_id]
+
+
+class ExternalBooks:
+    """What sources said for one RM.
+
+    :ivar partitions: by name, also those that no configuration has.
+    """
+
+    __slots__ = ("partitions",)
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, PartitionBooks] = {}
+
+    def __bool__(self) -> bool:
+        return any(books.sources for books in self.partitions.values())
+
+    def of(self, partition: str) -> PartitionBooks:
+        """The books of a partition."""
+        found = self.partitions.get(partition)
+        if found is None:
+            self.partitions[partition] = found = PartitionBooks(partition)
+        return found
+
+    def source(self, partition: str, source: str) -> SourceEntry | None:
+        """A source, if anything was heard of it."""
+        books = self.partitions.get(partition)
+        return books.sources.get(source) if books is not None else None
+
+    def all_sources(self) -> Iterator[SourceEntry]:
+        """Of all partitions, by partition and name."""
+        for name in sorted(self.partitions):
+            sources = self.partitions[name].sources
+            yield from (sources[source] for source in sorted(sources))
+
+    def apply(self, command: UpdateExternal | SetSource, now_ns: int) -> list[Changed]:
+        """Takes what a source says; gives what changed by it, in order.
+
+        A life that another one has replaced says nothing any more: an informer of a process that is gone may still have
+        had records on their way. An object that is said unchanged is a change only where the life is another.
+        """
+        books = self.of(partition_name(command.partition))
+        changed: list[Changed] = []
+        owner = books.sources.get(command.source)
+        if owner is None:
+            owner = SourceEntry(books.name, command.source, life=command.life, since_ns=now_ns)
+            books.sources[command.source] = owner
+            began = True
+        elif command.life in owner.past:
+            return changed
+        else:
+            began = owner.life != command.life
+            if began:
+                owner.past = (*owner.past, owner.life)[-PAST_LIVES_MAX:]
+                owner.life = command.life
+        if isinstance(command, SetSource):
+            self._set(books, owner, command, began, now_ns, changed)
+            return changed
+        if began:  # (what comes before the first note of a life is of its listing)
+            if owner.state is not SourceState.LISTING:
+                owner.state, owner.since_ns = SourceState.LISTING, now_ns
+            changed.append(Changed(owner, counts=False))
+        for change in command.changes:
+            self._take(books, owner, change, now_ns, changed)
+        return changed
+
+    def _set(
+        self,
+        books: PartitionBooks,
+        owner: SourceEntry,
+        command: SetSource,
+        began: bool,
+        now_ns: int,
+        changed: list[Changed],
+    ) -> None:
+        state = command.state
+        if state is SourceState.LIVE:
+            for entry in [entry for entry in owner.entries.values() if entry.life != owner.life]:
+                self._forget(books, entry, changed)
+        lost = state is SourceState.STALE or (owner.lost and state is SourceState.LISTING)
+        # (While it lists again it is still known why it was lost.)
+        reason = command.reason if state is SourceState.STALE else owner.reason if lost else ""
+        before, after = (owner.state, owner.drains, owner.reason, owner.lost), (state, command.drains, reason, lost)
+        if owner.state is not state:
+            owner.since_ns = now_ns
+        held = owner.holds
+        owner.state, owner.drains, owner.reason, owner.lost = after
+        if began or before != after:
+            # (Of its objects some may be stale, for which it is the source that says whether they drain.)
+            changed.append(Changed(owner, counts=held != owner.holds or before[1] != after[1]))
+
+    def _take(
+        self, books: PartitionBooks, owner: SourceEntry, change: ExternalChange, now_ns: int, changed: list[Changed]
+    ) -> None:
+        object_id = change.object_id
+        entry = owner.entries.get((change.kind, object_id))
+        if change.what is None:
+            if entry is None:
+                return
+            if not change.stale:
+                self._forget(books, entry, changed)
+            elif not entry.stale or entry.life != owner.life:
+                counts = not entry.stale
+                entry.stale, entry.life = True, owner.life
+                changed.append(Changed(entry, entry.said, counts))
+            return
+        if entry is None:
+            entry = ExternalEntry(owner, change.kind, object_id, change.what, owner.life, now_ns)
+            if entry.kind is ExternalKind.OFFER:
+                entry.offer_state = OfferState.OFFERED
+            self.put(entry)
+            changed.append(Changed(entry))
+            return
+        before = entry.said
+        if before == change.what and not entry.stale:
+            if entry.life != owner.life:
+                entry.life = owner.life
+                changed.append(Changed(entry, before, counts=False))
+            return
+        books.unfile(entry)
+        entry.said, entry.life, entry.stale = change.what, owner.life, False
+        books.file(entry)
+        changed.append(Changed(entry, before))
+
+    def _forget(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed]) -> None:
+        books.unfile(entry)
+        del entry.owner.entries[entry.kind, entry.object_id]
+        entry.gone = True
+        changed.append(Changed(entry, entry.said))
+
+    # ---- fold ------------------------------------------------------------------------------------------------------
+
+    def put(self, entry: ExternalEntry) -> None:
+        """Takes a new entry, of a source that is known."""
+        entry.owner.entries[entry.kind, entry.object_id] = entry
+        self.of(entry.partition).file(entry)
+
+    def drop(self, partition: str, source: str, kind: ExternalKind, object_id: str) -> None:
+        """Takes the tombstone of an entry."""
+        books = self.of(partition)
+        entry = books.entry(source, kind, object_id)
+        if entry is not None:
+            self._forget(books, entry, [])
+
+
+def _drop(filed: dict[str, dict[ExternalEntry, None]], about: str, entry: ExternalEntry) -> None:
+    found = filed[about]
+    del found[entry]
+    if not found:
+        del filed[about]

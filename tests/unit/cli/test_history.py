@@ -356,6 +356,10 @@ def test_durations_have_two_units_at_most(seconds: float, words: str) -> None:
 def test_quantities_are_in_the_units_of_their_type() -> None:
     assert shown_quantity("vcore", 1_500) == "1.5"
     assert shown_quantity("vcore", 5) == "5m"
+    assert [shown_quantity("vcore", value) for value in (250, 1_250, 4_000, 12_005)] == ["250m", "1.25", "4", "12.005"]
+    # Sums and averages need no more digits than say something.
+    assert [shown_quantity("vcore", value) for value in (0, 33.333, 999.7, 1_234.5)] == ["0", "33.3m", "1", "1.2"]
+    assert shown_quantity("vcore", 2_345_678) == "2346"
     assert shown_quantity("memory", 2**34) == "16Gi"
 
 

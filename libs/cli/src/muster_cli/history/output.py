@@ -23,6 +23,7 @@ from muster_cli.top_screen import amount
 
 _PIPED_WIDTH = 160  # a file has no edge
 _WRAPPED_FROM = 40  # cells of a column
+_EXACT_BELOW = 1_000_000  # thousandths of a core
 _S_IN = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
@@ -195,8 +196,10 @@ def time_unit(seconds: float) -> tuple[str, int]:
 
 def shown_quantity(resource_type: str, value: float) -> str:
     """A quantity of a resource type: cores of vcore's thousandths, binary units of bytes, decimal ones else."""
-    if resource_type == CPU and 0 < value < 100:
-        return f"{value:.3g}m"  # thousandths, where tenths of a core say nothing
+    if resource_type == CPU and 0 < value < 999.5:
+        return f"{value:.3g}m"
+    if resource_type == CPU and 0 < value < _EXACT_BELOW and value == int(value):  # as it was asked for
+        return f"{value / 1000:.3f}".rstrip("0").rstrip(".")
     return amount(resource_type, round(value))
 
 

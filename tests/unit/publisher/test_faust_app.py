@@ -7,15 +7,16 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiokafka
 import faust
 import pytest
 from faust.transport.consumer import Consumer as BaseConsumer
-from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.errors import LogUnavailable
+from muster_bus.log import LogReader
 from muster_bus.settings import LogSettings
-from muster_event_publisher.derive.faust_app import FaustDerive, faust_app
+from muster_event_publisher.derive import faust_app as faust_module
+from muster_event_publisher.derive.faust_app import FaustDerive, _Work, faust_app
 from muster_event_publisher.derive.settings import DeriveSettings
 from unit.publisher.feeding import Feeder
 
@@ -23,13 +24,10 @@ LOG_SETTINGS = LogSettings(backend="memory", partitions=1, kafka_bootstrap_serve
 
 
 def test_the_private_names_that_are_used_still_exist() -> None:
-    assert "_isolation_level" in aiokafka.AIOKafkaConsumer.__init__.__code__.co_names
-    assert "_isolation_level" in aiokafka.AIOKafkaConsumer.start.__code__.co_names
-    assert "_new_offset" in BaseConsumer._filter_committable_offsets.__code__.co_names
-    assert {"_acked", "_acked_index"} <= set(BaseConsumer._new_offset.__code__.co_names)
+    assert "_committed_offset" in BaseConsumer.perform_seek.__code__.co_names
+    assert "_commit" in vars(BaseConsumer)
+    assert list(inspect.signature(BaseConsumer.commit).parameters) == ["self", "topics", "start_new_transaction"]
     assert "_add_gap" in inspect.getsource(BaseConsumer._drain_messages)
-    assert "_new_consumer_thread" in vars(Consumer)
-    assert "_create_worker_consumer" in vars(AIOKafkaConsumerThread)
     assert "_new_transport" in vars(faust.App)
 
 
@@ -100,3 +98,53 @@ async def test_states_that_are_never_read_back_end_it(log: MemoryLog) -> None:
     clock.advance(10)
     with pytest.raises(Stalled, match="not read back in 10 s"):
         await asyncio.wait_for(look, 30)
+
+
+class Written:
+    """What stands where Faust's app stands: it keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.producer = self
+        self.sent: list[tuple[str, bytes | None]] = []
+
+    async def send(self, topic: str, key: bytes | None, value: bytes | None, *_: object) -> asyncio.Future[None]:
+        self.sent.append((topic, value))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+class Away(MemoryLog):
+    """Does not answer the first time."""
+
+    asked = 0
+
+    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
+        self.asked += 1
+        if self.asked == 1:
+            raise LogUnavailable("nobody there")
+        return await super().reader(topic, partition, start)
+
+
+@pytest.mark.parametrize(("place", "expected"), [(None, 3), (1, 2), (3, 0)])
+async def test_a_partition_is_derived_from_the_groups_place_on(
+    place: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faust_module, "_AWAY_S", 0.0)
+    topics = LOG_SETTINGS.topics()
+    log = Away(topics.specs(), SystemClock())
+    await log.start()
+    await Feeder(log, topics).events("rm", range(3))
+    app = Written()
+    work = _Work("fan-out", DeriveSettings(batch_wait_s=0.0), log, topics, app)  # type: ignore[arg-type]
+    running = asyncio.create_task(work.run(0, place))
+    async with asyncio.timeout(10):
+        while work.positions.get(0) != 3:  # noqa: ASYNC110 - a question, not an event
+            await asyncio.sleep(0)
+    assert len(app.sent) == expected
+    assert log.asked == 2
+    await work.finish()
+    await Feeder(log, topics).events("rm", range(3, 5))
+    await asyncio.sleep(0.05)
+    assert (len(app.sent), work.positions[0]) == (expected, 3)  # nothing begins behind the end
+    running.cancel()

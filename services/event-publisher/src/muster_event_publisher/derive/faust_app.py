@@ -1,21 +1,24 @@
 """Derives by Faust, on Kafka: ``muster derive``. The one module that imports Faust; a plain consumer could replace it.
 
-At least once: a batch is acknowledged when everything that it gave is on Kafka, first the derived records, then the
-states. What was not acknowledged comes again, and the fold drops what it knows (usage.py, ``flush``). The states are
-a Faust table with the changelog ``si.usage-state``: Faust reads it back before the first event comes.
+Faust has the group and the table: which partitions are this process's, from which offset on, and with which states (the
+changelog ``si.usage-state``, read back before anything is derived); and it writes. The events themselves are read by
+our own reader, from the committed place on, in order and each once: a stream of Faust's loses and repeats events right
+after a start, because it fetches before it has sought its place, and may fall silent for good (measured: one start in
+five). So its stream is only drained, which the broker takes for a sign of life.
 
-What Faust does by itself, and why it is not wanted here (each line was a defect somewhere):
+At least once: the place is committed when everything before it is on Kafka, first the derived records, then the states.
+What was derived and not committed is derived again, and the fold drops what it knows (usage.py, ``flush``).
 
-* it counts acknowledged offsets wrongly where transactions leave holes: the position is what the agents say;
-* it passes over what goes wrong while a table is read back: that ends the process as well;
-* it acknowledges the events of an agent that failed or was cancelled: the agents acknowledge themselves, and a failure
-  ends the process without a word to the broker;
-* it reads uncommitted records, unless it writes transactions: the scheduler's aborted events would be derived from;
+What else Faust does by itself, and why it is not wanted here (each line was a defect somewhere):
+
+* it commits what its agents acknowledged, counted wrongly where transactions leave holes, and those of an agent that
+  failed, too: nothing is acknowledged, and the place is what was derived;
+* it passes over what goes wrong while a table is read back: that ends the process as well, without a word to the
+  broker;
 * a table's record goes where the event in hand came from: batches say their partition themselves;
 * it makes topics as it likes: ours are there already, from topics.py, with equal partitions;
 * after a rebalance it reads on into tables that may be stale: the process ends and starts anew, as the same member of
-  the group, which costs no further rebalance;
-* agents may fall silent for good: who takes nothing although there is something, ends.
+  the group, which costs no further rebalance.
 """
 
 from __future__ import annotations
@@ -26,17 +29,16 @@ import logging
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import faust
 import structlog
 from faust.auth import SASLCredentials, SSLCredentials
-from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
+from faust.transport.drivers.aiokafka import Consumer, Transport
 from muster_bus.backends.kafka import KafkaLog
 from muster_bus.clock import Clock
-from muster_bus.errors import LogError
+from muster_bus.errors import LogError, LogUnavailable
 from muster_bus.log import Log, LogReader, OutRecord, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics, parse_state_key
@@ -54,62 +56,65 @@ _REQUEST_TIMEOUT_S = 90.0
 # So long may reading the states back take, in units of stall_s.
 _RECOVERY_STALLS = 5
 _LOOK_S = 2.0
-# So many offsets before the first event after a start are looked at again.
-_LOOK_BACK = 1_000
+# So long a read waits for the first event, and so long one that found no log for the next try.
+_READ_S = 1.0
+_AWAY_S = 1.0
 
 
 # What Faust tells of itself is for its authors; what it warns of is for us.
 _faust_log = logging.getLogger("faust")
 
 
-class _CommittedThread(AIOKafkaConsumerThread):
-    """Reads what is committed only; Faust has no setting for it."""
+class _PlacesConsumer(Consumer):
+    """Says from where on the group's part is to be read, and commits the places that are said of it."""
 
     logger = _faust_log
 
-    def _create_worker_consumer(self, transport: Any) -> Any:
-        consumer = super()._create_worker_consumer(transport)
-        if not hasattr(consumer, "_isolation_level"):
-            raise AttributeError("aiokafka has another name for its consumers' isolation level")
-        consumer._isolation_level = "read_committed"
-        return consumer
-
-
-class _CommittedConsumer(Consumer):
-    """Commits the positions that the agents say.
-
-    Faust's own count of acknowledged offsets stumbles over the hole that each transaction leaves, and gets past one
-    hole a commit: behind a topic with a hundred transactions a second it falls back without end.
-    """
-
-    logger = _faust_log
-
-    def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
-        return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
-
-    def _new_offset(self, tp: Any) -> int | None:
-        self._acked[tp].clear()
-        self._acked_index[tp].clear()
+    async def perform_seek(self) -> None:
+        """Called when the tables are read back, and now and then."""
+        await super().perform_seek()
         app: Any = self.app
-        position: int | None = app.position_of(tp.partition)
-        return position
+        app.begin({tp.partition: self._committed_offset.get(tp) for tp in self._own()})
+
+    async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        """Commits every place that moved. (Faust calls it now and then, and at the end.)"""
+        app: Any = self.app
+        places: dict[Any, int] = {}
+        for tp in self._own():
+            position = app.position_of(tp.partition)
+            if position is not None and position != self._committed_offset.get(tp):
+                places[tp] = position
+        if not places or not await self._commit(places):
+            return False
+        self._committed_offset.update(places)
+        return True
+
+    def _own(self) -> list[Any]:
+        app: Any = self.app
+        return [tp for tp in self.assignment() if tp.topic == app.events]
 
     async def _add_gap(self, tp: Any, offset_from: int, offset_to: int) -> None:
         """Nothing is counted."""
 
 
-class _CommittedTransport(Transport):
-    Consumer: ClassVar[Any] = _CommittedConsumer
+class _PlacesTransport(Transport):
+    Consumer: ClassVar[Any] = _PlacesConsumer
 
 
 class _App(faust.App):
-    """:ivar position_of: up to which offset everything of a partition is derived; None: nothing yet."""
+    """
+    :ivar events: the topic that is derived from.
+    :ivar begin: called with the group's place in each partition of it that is this process's; None: it has none yet.
+    :ivar position_of: up to which offset everything of a partition is derived; None: it is not known yet.
+    """
 
     logger = _faust_log
+    events: str
+    begin: Callable[[Mapping[int, int | None]], None]
     position_of: Callable[[int], int | None]
 
     def _new_transport(self) -> Transport:
-        return _CommittedTransport(self.conf.broker_consumer, self)
+        return _PlacesTransport(self.conf.broker_consumer, self)
 
 
 class FaustDerive:
@@ -124,8 +129,9 @@ class FaustDerive:
         self._topics = log_settings.topics()
         self._life = Life("derive")
         self._app: _App | None = None
-        self._work: list[_Agent] = []
+        self._work: list[_Work] = []
         self._recovered = False
+        self._begun = False
         self._failed = False
 
     async def start(self) -> None:
@@ -135,7 +141,7 @@ class FaustDerive:
             logging.getLogger(name).setLevel(logging.WARNING)
         connection = self._bus.connection() if isinstance(self._bus, KafkaLog) else {}
         self._app = app = faust_app(self.settings, self._log_settings, connection)
-        app.position_of = self._position_of
+        app.events, app.begin, app.position_of = self._topics.events, self._begin, self._position_of
         events = app.topic(
             self._topics.events, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw",
             partitions=self._topics.partitions, allow_empty=True,
@@ -150,22 +156,19 @@ class FaustDerive:
             on_recover=self._on_recovered,
         )  # fmt: skip
         self._states = states
+        app.agent(events, name="group")(_drain)
         for name, wanted in (("fan-out", self.settings.fan_out), ("usage", self.settings.usage)):
             if wanted:
-                work = _Agent(name, self.settings, self._bus, self._topics, app, self._fail)
-                self._work.append(work)
-                app.agent(events, name=name)(work.run)
+                self._work.append(_Work(name, self.settings, self._bus, self._topics, app))
         self._life.watch(self._run(app), "faust")
         self._life.watch(self._look(), "liveness")
-        for work in self._work:
-            self._life.watch(work.flush_now_and_then(), work.name)
 
     async def wait(self) -> None:
         """Returns when it was stopped."""
         await self._life.wait()
 
     async def stop(self) -> None:
-        """Leaves; what is not acknowledged is derived next time."""
+        """Leaves; what is not committed is derived next time."""
         if not self._life.begin_stop():
             return
         for work in self._work:
@@ -224,6 +227,21 @@ class FaustDerive:
             work.restore(states)
         self._recovered = True
         log.info("states are read back", states=len(self._states.data))
+
+    def _begin(self, places: Mapping[int, int | None]) -> None:
+        """The states are read back, and the group's places are known: the events can come."""
+        if self._begun or not self._recovered:
+            return  # (Faust seeks again whenever it has thrown away what it had fetched.)
+        self._begun = True
+        for work in self._work:
+            for partition, place in places.items():
+                self._life.watch(self._derive(work, partition, place), f"{work.name}-{partition}")
+
+    async def _derive(self, work: _Work, partition: int, place: int | None) -> None:
+        try:
+            await work.run(partition, place)
+        except Exception as error:
+            self._fail(error)
 
     # ---- liveness --------------------------------------------------------------------------------------------------
 
@@ -294,26 +312,23 @@ class FaustDerive:
         return readers[partition]
 
 
-class _Agent:
-    """One agent: batches of events, partition by partition."""
+async def _drain(stream: Any) -> None:
+    """Lets Faust see that its stream is read. What comes is not looked at."""
+    async for _ in stream.noack().events():
+        pass
 
-    def __init__(
-        self,
-        name: str,
-        settings: DeriveSettings,
-        bus: Log,
-        topics: Topics,
-        app: faust.App,
-        fail: Callable[[BaseException], None],
-    ) -> None:
+
+class _Work:
+    """One kind of work: it reads its partitions, batch by batch, and writes what follows.
+
+    :ivar positions: by partition, up to which offset everything is derived and written.
+    """
+
+    def __init__(self, name: str, settings: DeriveSettings, bus: Log, topics: Topics, app: faust.App) -> None:
         self.name = name
         self.positions: dict[int, int] = {}
-        self._settings, self._topics, self._app, self._fail = settings, topics, app, fail
-        self._bus = bus
-        self._readers: dict[int, LogReader] = {}
+        self._settings, self._topics, self._app, self._bus = settings, topics, app, bus
         self._derivers: dict[int, PartitionDeriver] = {}
-        self._waiting: list[Any] = []
-        self._stream: Any = None
         self._lock = asyncio.Lock()
         self._finishing = False
 
@@ -323,94 +338,54 @@ class _Agent:
             for partition, found in states.items():
                 self._deriver(partition).restore(found)
 
-    async def run(self, stream: Any) -> None:
-        """The agent. Never ends by itself, and acknowledges nothing that is not derived."""
-        self._stream = stream
-        async for event in stream.noack().events():
-            self._waiting.append(event)
-            if len(self._waiting) >= self._settings.batch_records_max:
-                await self._flush()
+    async def run(self, partition: int, place: int | None) -> None:
+        """Derives a partition, for ever. Raises what ends the process.
 
-    async def flush_now_and_then(self) -> None:
-        """Batches that do not become full."""
+        :param place: where to begin; None: with the oldest event that there is.
+        """
         while True:
-            await asyncio.sleep(self._settings.batch_wait_s)
-            if self._waiting:
-                await self._flush()
+            try:
+                await self._follow(partition, place)
+            except LogUnavailable as error:
+                log.warning("the log does not answer", work=self.name, partition=partition, why=str(error))
+                await asyncio.sleep(_AWAY_S)
+            place = self.positions.get(partition, place)
+
+    async def _follow(self, partition: int, place: int | None) -> None:
+        reader = await self._bus.reader(self._topics.events, partition)
+        try:
+            first = await reader.first_offset()  # (what retention took is gone)
+            reader.seek(first if place is None else max(place, first))
+            self.positions[partition] = reader.position
+            while True:
+                records = await reader.read(self._settings.batch_records_max, _READ_S)
+                if records:
+                    await self._batch(partition, records)
+                if len(records) < self._settings.batch_records_max:
+                    await asyncio.sleep(self._settings.batch_wait_s)
+        finally:
+            await reader.close()
 
     async def finish(self) -> None:
         """Lets what is under way come to its end, and begins nothing more."""
         self._finishing = True
         async with self._lock:
-            for reader in self._readers.values():
-                await reader.close()
+            pass
 
-    async def _flush(self) -> None:
+    async def _batch(self, partition: int, records: Sequence[Record]) -> None:
         async with self._lock:
             if self._finishing:
                 return
-            events, self._waiting = self._waiting, []
-            try:
-                await self._derive(events)
-            except Exception as error:
-                self._fail(error)
-                return
-            for event in events:
-                await self._stream.ack(event)
-
-    async def _derive(self, events: Sequence[Any]) -> None:
-        # 1. the fold
-        delivered: dict[int, list[Record]] = {}
-        for event in events:
-            message = event.message
-            delivered.setdefault(message.partition, []).append(_record(message))
-        touched = {partition: await self._whole(partition, found) for partition, found in delivered.items()}
-        records: list[OutRecord] = []
-        states: list[OutRecord] = []
-        for partition, found in touched.items():
+            # 1. the fold
             deriver = self._deriver(partition)
-            deriver.take(found)
+            deriver.take(records)
             derived = deriver.flush()
-            records += derived.records
-            states += derived.states
-        # 2. what is derived, then the states that say that it was
-        await self._send(records)
-        await self._send(states)
-        for partition, found in touched.items():
-            if not found:
-                continue
-            self.positions[partition] = found[-1].offset + 1
+            # 2. what is derived, then the states that say that it was
+            await self._send(derived.records)
+            await self._send(derived.states)
+            self.positions[partition] = records[-1].offset + 1
             if self.name == "usage" or not self._settings.usage:
-                metrics.DERIVED.labels(str(partition)).inc(len(found))
-
-    async def _whole(self, partition: int, found: list[Record]) -> list[Record]:
-        """What Faust delivered, with what it lost on the way and without what it delivered before.
-
-        Right after a start it seeks while it reads, and now and then passes over events or gives them again. Where
-        offsets are missing, the log is asked; mostly it has only the markers of transactions there. What the fold
-        knows already, it drops by its id.
-        """
-        expected = self.positions.get(partition)
-        if expected is None:
-            # (The fold knows repeats by their ids; those who read fanned-out events have to do it themselves.)
-            expected = found[0].offset - (min(_LOOK_BACK, found[0].offset) if self.name == "usage" else 0)
-        found = [record for record in found if record.offset >= expected]
-        if not found:
-            return found
-        offsets = [expected - 1, *(record.offset for record in found)]
-        if all(after == before + 1 for before, after in pairwise(offsets)):
-            return found
-        reader = self._readers.get(partition)
-        if reader is None:
-            reader = self._readers[partition] = await self._bus.reader(self._topics.events, partition)
-        reader.seek(max(expected, await reader.first_offset()))
-        end, whole = found[-1].offset + 1, list[Record]()
-        while reader.position < end:
-            records = await reader.read(5_000, 5.0)
-            if not records:
-                raise DeriveStalled(f"partition {partition} gives nothing from {reader.position} on, though Faust did")
-            whole += records
-        return [record for record in whole if record.offset < end]
+                metrics.DERIVED.labels(str(partition)).inc(len(records))
 
     async def _send(self, records: Sequence[OutRecord]) -> None:
         producer = self._app.producer
@@ -480,12 +455,3 @@ def _credentials(connection: Mapping[str, Any]) -> SASLCredentials | SSLCredenti
             ssl_context=context,
         )
     return SSLCredentials(context) if context is not None else None
-
-
-def _record(message: Any) -> Record:
-    headers = message.headers
-    pairs = headers.items() if isinstance(headers, dict) else headers or ()
-    return Record(
-        message.topic, message.partition, message.offset, int((message.timestamp or 0) * 1000),
-        message.key, message.value, tuple(pairs),
-    )  # fmt: skip

@@ -12,7 +12,11 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.core import invariants
+from muster_scheduler.core.external import ExternalChange, ExternalKind, ExternalObject, SourceState, id_of, kind_of
 from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.external import codec
+from muster_scheduler.external.codec import SourceNote
+from muster_scheduler.external.gate import Gate
 from muster_scheduler.service.machine import SchedulerMachine
 
 RM = "rm-1"
@@ -42,7 +46,9 @@ class Rig:
     :ivar events: (id, event) of every event, in order.
     """
 
-    def __init__(self, budget: int = 2000, default_config: str = "", check_every_ns: int = 0) -> None:
+    def __init__(
+        self, budget: int = 2000, default_config: str = "", check_every_ns: int = 0, gate: Gate | None = None
+    ) -> None:
         self.topics = Topics(partitions=1)
         self.now_ns = 1_000 * SECOND_NS
         self.state: dict[bytes, bytes] = {}
@@ -53,8 +59,9 @@ class Rig:
         self.written: list[OutRecord] = []
         self._offset = 0
         uuids = count(1)
+        self.gate = gate if gate is not None else Gate()
         self._factory: Callable[[], SchedulerMachine] = lambda: SchedulerMachine(
-            self.topics, lambda: f"uuid-{next(uuids)}", default_config, budget, check_every_ns
+            self.topics, lambda: f"uuid-{next(uuids)}", default_config, budget, check_every_ns, gate=self.gate
         )
         self.machine = self._factory()
         self.machine.folded(self.now_ns)
@@ -286,3 +293,26 @@ def ask_release(app_id: str, key: str = "") -> si.AllocationRequest:
     """Seed 001's release of asks."""
     item = si.AllocationAskRelease(partitionName="default", applicationID=app_id, allocationKey=key)
     return si.AllocationRequest(releases=si.AllocationReleasesRequest(allocationAsksToRelease=[item]), rmID=RM)
+
+
+def said(
+    *what: ExternalObject | ExternalChange,
+    source: str = "vms",
+    partition: str = "default",
+    life: str = "life-1",
+    state: SourceState | None = None,
+    drains: bool = True,
+    reason: str = "",
+    rm_id: str = RM,
+) -> bytes:
+    """A record of a source outside of the RM: whole objects or changes, and a note behind them."""
+    changes = [
+        each if isinstance(each, ExternalChange) else ExternalChange(kind_of(each), id_of(each), each) for each in what
+    ]
+    note = SourceNote(state, drains, reason) if state is not None else None
+    return codec.encode(rm_id, partition, source, life, changes, note)
+
+
+def forgotten(kind: ExternalKind, object_id: str) -> ExternalChange:
+    """An object of a source is gone."""
+    return ExternalChange(kind, object_id, None)

@@ -86,7 +86,7 @@ class Emitter:
         :param took_us: how long the outcome took, this included.
         """
         place = len(records)
-        self._states(out, records)
+        write_states(self._topics, self.info.rm_id, out, records)
         self._responses(out.facts, records)
         self._events(out.events, records)
         more = counted(out)
@@ -138,14 +138,6 @@ class Emitter:
     def tombstone(self, key: bytes) -> OutRecord:
         """An object is gone."""
         return OutRecord(self._topics.state, self._partition, key, None)
-
-    # ---- states ----------------------------------------------------------------------------------------------------
-
-    def _states(self, out: Outcome, records: list[OutRecord]) -> None:
-        topic, number, rm_id = self._topics.state, self._partition, self.info.rm_id
-        for partition, what, alive in out.objects():
-            key = state_codec.key_of(rm_id, partition, what)
-            records.append(OutRecord(topic, number, key, state_codec.encode(partition, what) if alive else None))
 
     # ---- responses -------------------------------------------------------------------------------------------------
 
@@ -280,6 +272,14 @@ class Emitter:
             next_id += 1
             records.append(OutRecord(topic, number, key, value, headers))
         self.info.next_event_id = next_id
+
+
+def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> None:
+    """Appends the records of an outcome's objects; drains it of them."""
+    topic, number = topics.state, topics.partition_of(rm_id)
+    for partition, what, alive in out.objects():
+        key = state_codec.key_of(rm_id, partition, what)
+        records.append(OutRecord(topic, number, key, state_codec.encode(partition, what) if alive else None))
 
 
 def _new(response: si.AllocationResponse, partition: str, allocation: Allocation, uuids: bool) -> int:

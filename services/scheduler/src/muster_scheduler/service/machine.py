@@ -34,15 +34,20 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import partition_name
+from muster_scheduler.core.external import SetSource, SourceState, UpdateExternal
+from muster_scheduler.core.external_books import ExternalEntry, SourceEntry
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
 from muster_scheduler.core.placement import is_forced
 from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.external.checks import name_problem
+from muster_scheduler.external.errors import BadDocument
+from muster_scheduler.external.gate import Gate
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, events_of, new_core
 from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service import callback_stream, configuration, generation, ingest, policy_groups
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
-from muster_scheduler.service.emit import Emitter
+from muster_scheduler.service.emit import Emitter, write_states
 from muster_scheduler.service.errors import UnknownUser
 from muster_scheduler.service.policy_groups import PolicyGroups
 from muster_scheduler.service.tally import Stopwatch
@@ -53,6 +58,11 @@ log = structlog.get_logger(__name__)
 
 _LIVES = frozenset(pb.RmLifecycle.State.values()) - {pb.RmLifecycle.UNKNOWN}
 _SHOWN_MAX = 256  # characters of an id in a reason
+# What may come before the RM has registered: not knowing the RM does not say that it is somebody else's.
+_BEFORE_REGISTRATION = frozenset({"register", "external"})
+_NO_GATE = Gate()
+# Why a source is stale that no informer of this process has the name of.
+NOT_CONFIGURED = "no informer of this name is configured any more"
 _MAY_HOLD_SECRETS = frozenset({"register", "configuration", "admin", "callback_answers"})
 
 
@@ -69,6 +79,7 @@ class SchedulerMachine:
     :param check_invariants_every_ns: 0: only at recovery.
     :param groups: finds the groups of users who come without.
     :param monotonic_s: for measuring how long decisions take; it decides nothing.
+    :param gate: which sources outside of the RMs nothing is decided without; without a life: none, and none is judged.
     """
 
     def __init__(
@@ -80,6 +91,7 @@ class SchedulerMachine:
         check_invariants_every_ns: int = 0,
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
+        gate: Gate = _NO_GATE,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -88,6 +100,7 @@ class SchedulerMachine:
         self._check_every_ns = check_invariants_every_ns
         self._groups = groups if groups is not None else UserGroups()
         self._admin = AdminCommands(self._groups, self._text_for)
+        self._gate = gate
         self._checked_ns = 0
         self._watch = Stopwatch(monotonic_s)
         self._folder = StateFolder()
@@ -113,6 +126,8 @@ class SchedulerMachine:
         """Everything is collected: builds the cores, and checks them."""
         self._folder.settle()
         for rm_id, state in self._folder.rms.items():
+            state.info.awaited = self._awaited(rm_id)
+            state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
             invariants.check(state.core)
             self._emitters[rm_id] = Emitter(self._topics, state.info)
@@ -122,6 +137,8 @@ class SchedulerMachine:
         for rm_id, state in self._folder.rms.items():
             out = self._outcomes[rm_id] = Outcome()
             state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
+        for rm_id in self._folder.external:
+            self._give_up_forgotten(rm_id, now_ns)
 
     # ---- the flow --------------------------------------------------------------------------------------------------
 
@@ -144,7 +161,7 @@ class SchedulerMachine:
     def tick(self, now_ns: int) -> list[OutRecord]:
         """Decides what time causes, or what the last budget left over."""
         now_ns = self._time(now_ns)
-        due = dict.fromkeys(self._unexhausted)
+        due = {**dict.fromkeys(self._unexhausted), **dict.fromkeys(self._outcomes)}
         while (first := self._first_deadline()) is not None and first[0] <= now_ns:
             heapq.heappop(self._deadlines)
             del self._deadline_of[first[1]]
@@ -155,7 +172,7 @@ class SchedulerMachine:
 
     def next_deadline_ns(self) -> int | None:
         """When ``tick`` is due."""
-        if self._unexhausted:
+        if self._unexhausted or self._outcomes:
             return 0
         first = self._first_deadline()
         deadlines = [] if first is None else [first[0]]
@@ -190,6 +207,8 @@ class SchedulerMachine:
         for rm_id in touched:
             state = self._folder.rms.get(rm_id)
             if state is None:
+                if (waiting := self._outcomes.pop(rm_id, None)) is not None:
+                    write_states(self._topics, rm_id, waiting, outputs)
                 continue
             out = state.core.cycle(now_ns, self._budget, self._outcomes.pop(rm_id, None))
             if state.core.exhausted:
@@ -223,11 +242,12 @@ class SchedulerMachine:
             rm_id = envelope.rm_id
             if body is None or not rm_id:
                 raise _Unreadable("an envelope without a body or without rm_id")
+            if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
+                raise _Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
+            if body == "external":
+                self._hear(rm_id, ingest.external(envelope.external), now_ns)
+                return rm_id
             if body == "register":
-                if self._topics.partition_of(rm_id) != record.partition:
-                    raise _Unreadable(
-                        f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}"
-                    )
                 request = si.RegisterResourceManagerRequest.FromString(envelope.register)
                 self._register(envelope, request, now_ns, outputs)
                 return rm_id
@@ -271,6 +291,8 @@ class SchedulerMachine:
                     raise _Unreadable(f"a body of the kind {body}, which nobody here takes")
         except DecodeError as error:
             raise _Unreadable("not a RequestEnvelope with an SI request in it") from error
+        except BadDocument as error:
+            raise _Unreadable(f"external changes: {error}") from error
         return rm_id
 
     def _recognised(self, state: RmState, command: UpdateAllocations | UpdateNodes, now_ns: int, out: Outcome) -> bool:
@@ -390,6 +412,52 @@ class SchedulerMachine:
         outputs.append(emitter.registration(request_id, told, accepted=accepted, changes=changes[:CHANGES_MAX]))
         log.info("configuration updated", rm=info.rm_id, accepted=accepted, changes=len(changes))
 
+    # ---- sources outside of the RM ---------------------------------------------------------------------------------
+
+    def _hear(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
+        """What a source says, whether its RM is registered or not."""
+        if problem := name_problem(rm_id, "rm_id"):
+            raise _Unreadable(problem)
+        state = self._folder.rms.get(rm_id)
+        out = self._outcomes.get(rm_id)
+        if out is None:
+            out = self._outcomes[rm_id] = Outcome()
+        for command in commands:
+            if state is not None:
+                state.core.apply(command, now_ns, out)
+                continue
+            for changed in self._folder.books_of(rm_id).apply(command, now_ns):
+                out.touch(changed.what, changed.what.partition)
+        if state is not None and state.info.awaited:
+            state.info.awaited = self._awaited(rm_id)
+            if not state.info.awaited:
+                log.info("all sources are known", rm=rm_id)
+                state.core.apply(SetDeciding(state.info.decides), now_ns, out)
+
+    def _awaited(self, rm_id: str) -> tuple[str, ...]:
+        """The sources that have not passed in this life of the informers: nothing is decided without them."""
+        books = self._folder.external.get(rm_id)
+        found = []
+        for partition, source in self._gate.awaited(rm_id):
+            entry = books.source(partition, source) if books is not None else None
+            if entry is None or entry.life != self._gate.life or entry.state is SourceState.LISTING:
+                found.append(source)
+        return tuple(found)
+
+    def _give_up_forgotten(self, rm_id: str, now_ns: int) -> None:
+        """Sources that no informer brings any more: what they said last may be true no more; said once."""
+        if not self._gate.life:
+            return  # whoever made this machine knows of no informers, neither which there are nor which there are not
+        brought = set(self._gate.awaited(rm_id))
+        for entry in list(self._folder.books_of(rm_id).all_sources()):
+            if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
+                continue
+            command = SetSource(
+                entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
+            )
+            log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)
+            self._hear(rm_id, (command,), now_ns)
+
     # ---- registration ----------------------------------------------------------------------------------------------
 
     def _register(
@@ -425,6 +493,7 @@ class SchedulerMachine:
             return
         info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
         told += generation.problems_of(request.extraConfig)
+        info.awaited = self._awaited(rm_id)
         dropped = self._outcomes.pop(rm_id, None)
         if known is None:
             info.instance_uuid = self._new_uuid()
@@ -442,30 +511,36 @@ class SchedulerMachine:
                 info.callbacks = pb.CallbackStream(epoch=known.info.callbacks.epoch)
                 info.callbacks_since_ns = now_ns
             self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
-        core = new_core(info, searching=True, config=config)
+        # What sources said belongs to the RM's id: the new core finds it where the old one left it.
+        core = new_core(info, searching=True, config=config, external=self._folder.books_of(rm_id))
         info.last_decided_ns = now_ns
         emitter = Emitter(self._topics, info)
         out = Outcome() if known is None else known.core.end(now_ns)
         core.start(now_ns, out)
+        removed: list[tuple[str, Primary]] = []
         if dropped is not None:  # what ended, ended after it came
             out.events[:0] = dropped.events
             out.released += dropped.released
+            for place, what, alive in dropped.objects():
+                if not alive:
+                    removed.append((place, what))
+                elif isinstance(what, SourceEntry | ExternalEntry):
+                    out.touch(what, place)  # it is no part of what the registration drops
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         told += callback_stream.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of what it had, then what it has now.
         outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
-        if known is not None:
-            kept = {
-                state_codec.key_of(rm_id, partition.name, queue)
-                for partition in core.partitions.values()
-                for queue in partition.queues.values()
-            }
-            # What was decided before this registration in the same batch belongs to the state that now goes; what it
-            # had removed has a record still.
-            for partition, what in [*_removed(dropped), *_published(known.core)]:
-                key = state_codec.key_of(rm_id, partition, what)
-                if key not in kept:
-                    outputs.append(emitter.tombstone(key))
+        kept = {
+            state_codec.key_of(rm_id, partition.name, queue)
+            for partition in core.partitions.values()
+            for queue in partition.queues.values()
+        }
+        # What was decided before this registration in the same batch belongs to the state that now goes; what it had
+        # removed has a record still.
+        for place, what in [*removed, *(_published(known.core) if known is not None else ())]:
+            key = state_codec.key_of(rm_id, place, what)
+            if key not in kept:
+                outputs.append(emitter.tombstone(key))
         outputs.append(emitter.registration(envelope.request_id, told, accepted=True))
         self._folder.rms[rm_id] = RmState(info, core)
         self._emitters[rm_id] = emitter
@@ -495,11 +570,6 @@ def _without_secrets(value: bytes) -> tuple[bytes, str]:
     size = len(value)
     envelope.ClearField(body)
     return envelope.SerializeToString(), f" (its {body} is left out, as it may hold secrets: {size} bytes in all)"
-
-
-def _removed(dropped: Outcome | None) -> list[tuple[str, Primary]]:
-    """The objects that an outcome would have written tombstones of."""
-    return [] if dropped is None else [(partition, what) for partition, what, alive in dropped.objects() if not alive]
 
 
 def _published(core: SchedulerCore) -> list[tuple[str, Primary]]:

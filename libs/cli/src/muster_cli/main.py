@@ -51,6 +51,8 @@ def up(
     config: Path | None = None,
     grpc_address: str | None = None,
     http_address: str | None = None,
+    event_handler: str | None = None,
+    config_path: Path | None = None,
     common: Common = _COMMON,
 ) -> int:
     """Gateway, scheduler, view and event publisher in one process, on an embedded log.
@@ -61,10 +63,16 @@ def up(
     :param config: queue configuration (YAML) of RMs that register without one.
     :param grpc_address: where SI clients connect [127.0.0.1:9090].
     :param http_address: the REST front [127.0.0.1:9080].
+    :param event_handler: what becomes of objects that informers bring (docs/external.md) [default].
+    :param config_path: configuration file of the event handler, handed to it as it is.
     """
     from muster_cli import serving
 
-    flags = [("gateway.grpc_address", "--grpc-address", grpc_address), *_http(http_address)]
+    flags = [
+        ("gateway.grpc_address", "--grpc-address", grpc_address),
+        *_http(http_address),
+        *_external(event_handler, config_path),
+    ]
     return serving.up(data_dir, config, common.settings, common.set, flags)
 
 
@@ -82,15 +90,24 @@ def gateway(*, grpc_address: str | None = None, http_address: str | None = None,
 
 
 @app.command
-def scheduler(*, config: Path | None = None, http_address: str | None = None, common: Common = _COMMON) -> int:
+def scheduler(
+    *,
+    config: Path | None = None,
+    http_address: str | None = None,
+    event_handler: str | None = None,
+    config_path: Path | None = None,
+    common: Common = _COMMON,
+) -> int:
     """Decides: takes requests from the log, writes responses, events and states to it.
 
     :param config: queue configuration (YAML) of RMs that register without one.
     :param http_address: /metrics and /health [127.0.0.1:9083].
+    :param event_handler: what becomes of objects that informers bring (docs/external.md) [default].
+    :param config_path: configuration file of the event handler, handed to it as it is.
     """
     from muster_cli import serving
 
-    flags = [("scheduler.http_address", "--http-address", http_address)]
+    flags = [("scheduler.http_address", "--http-address", http_address), *_external(event_handler, config_path)]
     return serving.one("scheduler", common.settings, common.set, flags, config)
 
 
@@ -501,6 +518,13 @@ def explain_preemption(application: str, key: str, *, partition: str = "", opera
 
 def _http(address: str | None) -> list[tuple[str, str, object]]:
     return [("gateway.http_address", "--http-address", address)]
+
+
+def _external(event_handler: str | None, config_path: Path | None) -> list[tuple[str, str, object]]:
+    return [
+        ("scheduler.external.event_handler", "--event-handler", event_handler),
+        ("scheduler.external.config_path", "--config-path", config_path),
+    ]
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,8 +2,8 @@
 
 Two ways to be known: an entry point of an installed package (groups ``muster.informers``, ``muster.event_handlers``;
 Muster's own are registered in the same way), or :func:`register_informer`, :func:`register_event_handler` from a
-program that embeds the scheduler. The same name twice is fatal, whichever way it came, and the error names both origins:
-nobody wants to find out by the results which of two handlers ran. Only what is asked for is imported.
+program that embeds the scheduler. The same name twice is fatal, whichever way it came, and the error names both
+origins: nobody wants to find out by the results which of two handlers ran. Only what is asked for is imported.
 
 Unlike the seed, an unknown name is an error, not "no handler": a scheduler without the handler that was asked for would
 over-commit quietly.

@@ -12,7 +12,7 @@ import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_event_publisher.app import PublisherService
-from muster_event_publisher.errors import SinkUnavailable
+from muster_event_publisher.errors import OldEventsAway, SinkUnavailable
 from muster_event_publisher.log_search import LogSearch, OldEvents
 from muster_event_publisher.render import event_json
 from muster_event_publisher.ring import BLOCK, Rings
@@ -42,7 +42,7 @@ class Store:
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         self.asked += 1
         if self._broken:
-            raise SinkUnavailable(self.name, "not now")
+            raise SinkUnavailable(self.name, "OSError: Connect call failed ('db-7.intern', 5432)")
         for ids in self._ranges:
             if ids.stop > start:
                 first = max(start, ids.start)
@@ -80,7 +80,7 @@ async def test_log_then_history(stores: list[Store], start: int, first: int | No
     searches = [LogSearch(log, TOPICS.events, number, 1_000_000) for number in range(TOPICS.partitions)]
     source_of_events = EventSource(rings, searches, TOPICS, stores)
     if first is None:
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(OldEventsAway, match=r"read now: the store 'store' does not answer$"):
             await source_of_events.old(ring, start, 3)
     else:
         found = await source_of_events.old(ring, start, 3)
@@ -215,7 +215,10 @@ async def test_what_is_nowhere_is_said_in_a_stream_and_what_cannot_be_read_ends_
         source._history = [Store(broken=True)]
         async with opened(publisher, "?start=2") as lines:
             last = json.loads((await lines.rest())[-1])
-            assert last["message"] == "older events cannot be read: store: not now; go on with ?start=2"
+            away = "older events cannot be read now: the store 'store' does not answer"
+            assert last["message"] == f"{away}; go on with ?start=2"
+        answer = await publisher.http.get("/ws/v1/events/batch?start=2")
+        assert (answer.status_code, answer.json()["message"]) == (503, away)
 
 
 async def _missing(lines: Lines, first: int, next_id: int) -> None:

@@ -10,6 +10,7 @@
     - TooManyWatchers       RESOURCE_EXHAUSTED: a limit of the service
     - WatchEnded            ABORTED: too far behind, or the ids begin anew; the caller may go on where it was
     - NotNow                UNAVAILABLE: safe to try again
+  x OldEventsAway           log or history cannot say now what an old event was; safe to try again
   x SearchTooLong           an event id was not found in the log within the allowed number of records
   x DeriveError             what is derived from the events cannot go on
     - UsageMismatch         usage on the log has windows of another length; a person must decide
@@ -87,6 +88,13 @@ class NotNow(CallRefused):
     """Nothing is wrong with the request."""
 
     code = grpc.StatusCode.UNAVAILABLE
+
+
+class OldEventsAway(PublisherError):
+    """Events older than the ring cannot be read now. ``str(error)`` is what the asker reads: it names no hosts."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"older events cannot be read now: {why}")
 
 
 class SearchTooLong(PublisherError):

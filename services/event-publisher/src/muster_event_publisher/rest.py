@@ -28,7 +28,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
-from muster_bus.errors import LogError
 from muster_service.go_json import error_body
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -38,7 +37,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
-from muster_event_publisher.errors import RequestRefused, SearchTooLong, SinkError
+from muster_event_publisher.errors import OldEventsAway, RequestRefused
 from muster_event_publisher.ring import EventRing, Piece
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
@@ -181,8 +180,8 @@ class EventsRest:
     async def _render_old(self, found: _Batch, ring: EventRing, start: int, count: int) -> None:
         try:
             old = await self._source.old(ring, start, count)
-        except (SearchTooLong, LogError, SinkError) as error:
-            raise RequestRefused(503, f"older events cannot be read now: {error}") from error
+        except OldEventsAway as error:
+            raise RequestRefused(503, str(error)) from error
         first_id = min(old.first_id, ring.lowest) if old is not None else ring.lowest
         if old is None or old.first_id != start:
             # Gone, or lost: say which is the first that exists, and leave it to the client to go on there.

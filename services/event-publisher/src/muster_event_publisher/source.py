@@ -10,7 +10,7 @@ from muster_bus.errors import LogError
 from muster_bus.topics import Topics
 from muster_service.event_settings import DEFAULT, EventSettings
 
-from muster_event_publisher.errors import RequestRefused, SearchTooLong, SinkError
+from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.log_search import LogSearch, OldEvents
 from muster_event_publisher.render import EventLines
@@ -101,19 +101,22 @@ class EventSource:
     async def old(self, ring: EventRing, start: int, count: int) -> OldEvents | None:
         """Events from ``start`` on, or from the first id behind it that exists; None: there are none. At most 10,000.
 
-        The log is asked first, then the history. Raises SearchTooLong, LogError, SinkError: one of them cannot say
-        now, and none has the event ``start`` itself. (To go on with a later one then would hide events.)
+        The log is asked first, then the history. Raises OldEventsAway: one of them cannot say now, and none has the
+        event ``start`` itself. (To go on with a later one then would hide events.)
         """
         count = min(count, _OLD_EVENTS_MAX)
         found: list[OldEvents] = []
-        error: Exception | None = None
+        error: OldEventsAway | None = None
         # 1. the log
         if self._searches:
             search = self._searches[self._topics.partition_of(ring.rm_id)]
             try:
                 events = await search.read(ring.rm_id, ring.instance, start, count)
-            except (SearchTooLong, LogError) as problem:
-                error = problem
+            except SearchTooLong as problem:
+                error = OldEventsAway(str(problem))
+            except LogError as problem:
+                error = OldEventsAway("the log does not answer")
+                log.warning("old events cannot be read now", error=str(problem))
             else:
                 if events is not None:
                     found.append(events)
@@ -124,7 +127,7 @@ class EventSource:
             try:
                 events = await reader.read(ring.rm_id, ring.instance, start, count)
             except SinkError as problem:
-                error = error or problem
+                error = error or OldEventsAway(f"the store {reader.name!r} does not answer")
                 log.warning("exported events cannot be read now", store=reader.name, error=str(problem))
                 continue
             if events is not None and events.values:

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import LogError
 from muster_service.go_json import error_body
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
-from muster_event_publisher.errors import RequestRefused, SearchTooLong, SinkError
+from muster_event_publisher.errors import OldEventsAway, RequestRefused
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing
 from muster_event_publisher.source import EventSource
@@ -210,8 +209,8 @@ class EventStream:
     async def _send_old(self, send: Send, ring: EventRing) -> None:
         try:
             found = await self._source.old(ring, self.cursor, _CHUNK)
-        except (SearchTooLong, LogError, SinkError) as error:
-            self._finish("log", f"older events cannot be read: {error}")
+        except OldEventsAway as error:
+            self._finish("log", str(error))
             return
         first_id = min(found.first_id, ring.lowest) if found else ring.lowest
         body = [render.resync_line(ring.instance, self.cursor, first_id)] if first_id > self.cursor else []

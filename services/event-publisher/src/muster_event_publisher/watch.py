@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import LogError
 from muster_service.request_store import RequestReader
 
 from muster_event_publisher import metrics
@@ -28,8 +27,7 @@ from muster_event_publisher.errors import (
     NotAsThingsAre,
     NotNow,
     NotThereYet,
-    SearchTooLong,
-    SinkError,
+    OldEventsAway,
     TooManyWatchers,
     WatchEnded,
 )
@@ -581,10 +579,10 @@ async def _read(source: EventSource, ring: EventRing, start: int, count: int) ->
     if start < ring.lowest:
         try:
             found = await source.old(ring, start, count)
-        except (SearchTooLong, LogError, SinkError) as error:
-            raise NotNow(f"older events cannot be read now: {error}") from error
+        except OldEventsAway as error:
+            raise NotNow(str(error)) from error
         if found is not None and found.first_id < ring.lowest and found.values:
-            return Read(found.first_id, found.values, getattr(found, "source", "log"))
+            return Read(found.first_id, found.values, found.source)
         return Read(ring.lowest, ring.slice(ring.lowest, count), "ring")
     return Read(start, ring.slice(start, count), "ring")
 

@@ -88,17 +88,23 @@ class _Open:
 
 def read_tree(text: str, report: Report) -> Node | None:
     """The first document of a text; None when it is empty, or not readable at all. Problems go to ``report``."""
+    return next(read_trees(text, report), None)
+
+
+def read_trees(text: str, report: Report) -> Iterator[Node]:
+    """The documents of a text, as far as it is readable. Problems go to ``report``."""
     try:
-        return _Builder(report).build(YAML(typ="safe", pure=True).parse(text))
+        events = YAML(typ="safe", pure=True).parse(text)
+        while (tree := _Builder(report).build(events)) is not None:
+            yield tree
     except _Stop:
-        return None
+        pass
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(str(error.problem or error.context or "not valid YAML").split())
         report((mark.line, mark.column) if mark is not None else None, what)
     except (YAMLError, ValueError) as error:
         report(None, " ".join(str(error).split()))
-    return None
 
 
 class _Builder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -229,6 +230,30 @@ async def test_a_stalled_client_costs_others_nothing_and_is_told_where_to_go_on(
         assert f"go on with ?start={1 + len(events)}" in last["message"]
         assert "events behind, allowed are 1000" in last["message"]
         writer.close()
+
+
+async def test_a_client_that_does_not_even_take_its_last_line_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("muster_event_publisher.streams._LAST_LINE_S", 0.1)
+    monkeypatch.setattr("muster_event_publisher.streams._LOOK_S", 0.05)
+    # More than what sockets hold.
+    total, message = 2_000, "m" * 10_000
+    async with running(listen=True, stream_stall_s=0.2) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.write("rm", [(event(n, message=message), headers("rm", n)) for n in range(total)])
+        await until_next(publisher, "rm", total)
+        reader, writer = await asyncio.open_connection("127.0.0.1", publisher.service.http_port, limit=1024)
+        writer.write(b"GET %b?start=0 HTTP/1.1\r\nHost: x\r\n\r\n" % STREAM.encode())
+        assert b"200" in await reader.readline()
+        await eventually(lambda: publisher.service.open_streams == 1)
+        await no_streams(publisher)
+        # The connection has ended, in the middle of the answer.
+        with contextlib.suppress(ConnectionError):
+            received = await asyncio.wait_for(reader.read(-1), 10)
+            assert not received.endswith(b"\r\n0\r\n\r\n")
+        writer.close()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
 def dropped(reason: str) -> float:

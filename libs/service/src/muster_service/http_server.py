@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_service.addresses import listen
 
@@ -16,6 +16,8 @@ from muster_service.addresses import listen
 _STOP_MARGIN_S = 1.0
 # A request's line and headers. h11's own limit, 16 KiB, is little for what proxies and sign-on systems add.
 _HEAD_BYTES_MAX = 64 * 1024
+# An extension of the scope, for :func:`cut`.
+_CUT = "muster.cut"
 
 
 class HttpServer:
@@ -43,7 +45,7 @@ class HttpServer:
         self._ended = asyncio.Event()
         self._server = _Server(
             uvicorn.Config(
-                app,
+                _with_cut(app),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -101,6 +103,28 @@ class HttpServer:
             async with asyncio.timeout(wait_s):
                 await self._ended.wait()
         return self._ended.is_set()
+
+
+async def cut(scope: Scope) -> None:
+    """Ends the connection of an answer that nobody takes to its end, at once. Without an :class:`HttpServer`: nothing.
+
+    (An application that just returns leaves uvicorn to complain, and to wait for the client to take what is under way.)
+    """
+    end = scope.get("extensions", {}).get(_CUT)
+    if end is not None:
+        end()
+        await asyncio.sleep(0)  # then uvicorn knows
+
+
+def _with_cut(app: ASGIApp) -> ASGIApp:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        # What uvicorn gives to send with is a method of the request; ASGI has no word for its connection.
+        connection = getattr(getattr(send, "__self__", None), "transport", None)
+        if connection is not None:
+            scope["extensions"] = {**scope.get("extensions", {}), _CUT: connection.abort}
+        await app(scope, receive, send)
+
+    return serve
 
 
 class _Server(uvicorn.Server):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 from muster_bus.clock import Clock
 from muster_service.go_json import error_body
+from muster_service.http_server import cut
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
@@ -139,8 +140,8 @@ class EventStream:
                     raise
                 assert self._task is not None, "set above"
                 self._task.uncancel()
-            if not self._gone:
-                await self._last_line(send)
+            if not self._gone and not await self._last_line(send):
+                await cut(scope)
         except asyncio.CancelledError:
             if not self._gone:
                 raise  # else it left while its beginning or its last line was under way: an end like any other
@@ -225,7 +226,8 @@ class EventStream:
         await send({"type": "http.response.body", "body": body, "more_body": True})
         self._sending_since = None
 
-    async def _last_line(self, send: Send) -> None:
+    async def _last_line(self, send: Send) -> bool:
+        """Says why it ends; False: the client did not take it in time."""
         body = error_body(503, f"{self._end}; go on with ?start={self.cursor}")
         wait_s = _LAST_LINE_S
         if self._sending_since is not None and not self._streams.stopping:
@@ -237,6 +239,8 @@ class EventStream:
                 await send({"type": "http.response.body", "body": body, "more_body": False})
         except TimeoutError:
             log.info("a dropped client did not take its last line", host=self.host)
+            return False
+        return True
 
     def _finish(self, reason: str, story: str) -> None:
         self._end = story

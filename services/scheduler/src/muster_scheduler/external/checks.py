@@ -36,14 +36,27 @@ GROUPS_MAX = 1024
 # A century: added to now in nanoseconds it stays an int64.
 DURATION_NS_MAX = 100 * 365 * 24 * 3600 * 1_000_000_000
 PRIORITY_MAX = 2**31 - 1
+# Types whose names need no look.
+USUAL_TYPES = frozenset({"vcore", "memory", "ephemeral-storage", "pods"})
 
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value as it may stand in a message: quoted, escaped, cut to ``limit`` characters."""
-    text = ascii(value)
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    """A value as it may stand in a message, whatever it is: short, in one line, and not in its own words where these
+    could fail (numbers of a million digits, lists within lists)."""
+    match value:
+        case None:
+            return "nothing"
+        case str():
+            return ascii(value) if len(value) <= limit else f"{value[:limit]!a}… ({len(value)} characters)"
+        case bool() | float():
+            return repr(value)
+        case int():
+            return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+        case Mapping() | list() | tuple():
+            return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
 
 
 def name_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> str:
@@ -143,6 +156,8 @@ def _quantities_problem(quantities: object, path: str) -> str:
     if len(quantities) > TYPES_MAX:
         return f"{path}: {len(quantities)} types, expected at most {TYPES_MAX}"
     for name, value in quantities.items():
+        if type(value) is int and 0 <= value <= QUANTITY_MAX and type(name) is str and name in USUAL_TYPES:
+            continue  # most are so, and this is looked at for each change
         if problem := name_problem(name, f"{path}, name of a type"):
             return problem
         if problem := _amount_problem(value, f"{path}[{shown(name)}]", QUANTITY_MAX):

@@ -44,7 +44,9 @@ from muster_scheduler.external.checks import (
     TAGS_BYTES_MAX,
     TAGS_MAX,
     TYPES_MAX,
+    USUAL_TYPES,
     name_problem,
+    shown,
     text_problem,
 )
 from muster_scheduler.external.errors import BadDocument
@@ -173,14 +175,14 @@ def fields_table() -> str:
 
 def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[Any, object]]:
     if not isinstance(document, Mapping):
-        raise BadDocument(f"document: {_shown(document)}, expected a mapping with id, kind and the kind's fields")
+        raise BadDocument(f"document: {shown(document)}, expected a mapping with id, kind and the kind's fields")
     given = document.get("kind")
     # The id first as far as it can be read, so that whatever else is wrong is told of this object.
     object_id = document.get("id")
     known_id = object_id if isinstance(object_id, str) and len(object_id) <= QUEUE_CHARACTERS_MAX else ""
     kind = ExternalKind.NODE if given is None else _KINDS.get(given) if isinstance(given, str) else None
     if kind is None:
-        raise BadDocument(f"kind: {_shown(given)}, expected one of {', '.join(_KINDS)}", "", known_id)
+        raise BadDocument(f"kind: {shown(given)}, expected one of {', '.join(_KINDS)}", "", known_id)
     try:
         object_id = _path(object_id, "id") if kind is ExternalKind.QUEUE else _name(object_id, "id")
     except _Wrong as problem:
@@ -190,38 +192,14 @@ def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[
         not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= VERSION_MAX
     ):
         raise BadDocument(
-            f"version: {_shown(version)}, expected an integer from 0 to {VERSION_MAX}", kind.value, object_id
+            f"version: {shown(version)}, expected an integer from 0 to {VERSION_MAX}", kind.value, object_id
         )
     return kind, object_id, version, document
 
 
-def _shown(value: object) -> str:
-    """A value as it may stand in a message, whatever it is: short, in one line, and never by its own words if those
-    could fail (numbers of a million digits, lists within lists)."""
-    match value:
-        case None:
-            return "nothing"
-        case str():
-            return ascii(value) if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]!a}… ({len(value)} characters)"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
-        case float():
-            return repr(value)
-        case bytes() | bytearray():
-            return f"{len(value)} bytes"
-        case Mapping():
-            return f"a mapping of {len(value)}"
-        case list() | tuple():
-            return f"a list of {len(value)}"
-        case _:
-            return f"a {type(value).__name__}"
-
-
 def _label(name: object) -> str:
     """A key as it may stand in a message."""
-    return name if isinstance(name, str) and len(name) <= _SHOWN_MAX and name.isidentifier() else _shown(name)
+    return name if isinstance(name, str) and len(name) <= _SHOWN_MAX and name.isidentifier() else shown(name)
 
 
 def _name(value: object, path: str) -> str:
@@ -234,7 +212,7 @@ def _path(value: object, path: str) -> str:
 
 def _named(value: object, path: str, limit: int) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"{path}: {_shown(value)}, expected a text of 1 to {limit} characters")
+        raise _Wrong(f"{path}: {shown(value)}, expected a text of 1 to {limit} characters")
     if problem := name_problem(value, path, limit):
         raise _Wrong(problem)
     return value
@@ -242,7 +220,7 @@ def _named(value: object, path: str, limit: int) -> str:
 
 def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"{path}: {_shown(value)}, expected a text")
+        raise _Wrong(f"{path}: {shown(value)}, expected a text")
     if problem := text_problem(value, path):
         raise _Wrong(problem)
     return value
@@ -250,7 +228,7 @@ def _text(value: object, path: str) -> str:
 
 def _flag(value: object, path: str) -> bool:
     if not isinstance(value, bool):
-        raise _Wrong(f"{path}: {_shown(value)}, expected true or false")
+        raise _Wrong(f"{path}: {shown(value)}, expected true or false")
     return value
 
 
@@ -263,22 +241,22 @@ def _amount(value: object, path: str, resource_type: str) -> int:
                 raise InvalidQuantity("it is too long")
             amount = parse_quantity(resource_type, value)
         except InvalidQuantity as error:
-            raise _Wrong(f'{path}: {_shown(value)}, expected an amount such as 4000, "4" or "16Gi": {error}') from None
+            raise _Wrong(f'{path}: {shown(value)}, expected an amount such as 4000, "4" or "16Gi": {error}') from None
     elif isinstance(value, float) and value.is_integer():  # 1e9 is a whole number to many writers of JSON
         amount = int(value)
     if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= QUANTITY_MAX:
-        raise _Wrong(f"{path}: {_shown(value)}, expected an amount from 0 to {QUANTITY_MAX}")
+        raise _Wrong(f"{path}: {shown(value)}, expected an amount from 0 to {QUANTITY_MAX}")
     return amount
 
 
 def _quantities(value: object, path: str) -> dict[str, int]:
     if not isinstance(value, Mapping):
-        raise _Wrong(f"{path}: {_shown(value)}, expected a mapping of resource types to amounts")
+        raise _Wrong(f"{path}: {shown(value)}, expected a mapping of resource types to amounts")
     if len(value) > TYPES_MAX:
         raise _Wrong(f"{path}: {len(value)} types, expected at most {TYPES_MAX}")
     read: dict[str, int] = {}
     for name, given in value.items():
-        if type(given) is int and type(name) is str and 0 <= given <= QUANTITY_MAX and name in _USUAL:
+        if type(given) is int and type(name) is str and 0 <= given <= QUANTITY_MAX and name in USUAL_TYPES:
             read[name] = given
         else:
             _name(name, f"{path}, name of a type")
@@ -286,26 +264,22 @@ def _quantities(value: object, path: str) -> dict[str, int]:
     return read
 
 
-# Their names need no look: most documents have no others.
-_USUAL = frozenset({"vcore", "memory", "ephemeral-storage", "pods"})
-
-
 def _texts(value: object, path: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise _Wrong(f"{path}: {_shown(value)}, expected a mapping of names to texts")
+        raise _Wrong(f"{path}: {shown(value)}, expected a mapping of names to texts")
     if len(value) > TAGS_MAX:
         raise _Wrong(f"{path}: {len(value)} entries, expected at most {TAGS_MAX}")
     read: dict[str, str] = {}
     size = 0
     for name, text in value.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise _Wrong(f"{path}.{_label(name)}: {_shown(text)}, expected a text by name")
+            raise _Wrong(f"{path}.{_label(name)}: {shown(text)}, expected a text by name")
         if not (name.isascii() and text.isascii()):
             try:
                 size += len(name.encode()) + len(text.encode())
             except UnicodeEncodeError:
                 raise _Wrong(
-                    f"{path}.{_label(name)}: {_shown(text)} has half a character, expected text that UTF-8 can carry"
+                    f"{path}.{_label(name)}: {shown(text)} has half a character, expected text that UTF-8 can carry"
                 ) from None
         else:
             size += len(name) + len(text)
@@ -317,7 +291,7 @@ def _texts(value: object, path: str) -> dict[str, str]:
 
 def _groups(value: object, path: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise _Wrong(f"{path}: {_shown(value)}, expected a list of names")
+        raise _Wrong(f"{path}: {shown(value)}, expected a list of names")
     if len(value) > GROUPS_MAX:
         raise _Wrong(f"{path}: {len(value)} names, expected at most {GROUPS_MAX}")
     return tuple(_name(each, f"{path}[{number}]") for number, each in enumerate(value))
@@ -325,7 +299,7 @@ def _groups(value: object, path: str) -> tuple[str, ...]:
 
 def _priority(value: object, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -PRIORITY_MAX - 1 <= value <= PRIORITY_MAX:
-        raise _Wrong(f"{path}: {_shown(value)}, expected an integer from {-PRIORITY_MAX - 1} to {PRIORITY_MAX}")
+        raise _Wrong(f"{path}: {shown(value)}, expected an integer from {-PRIORITY_MAX - 1} to {PRIORITY_MAX}")
     return value
 
 
@@ -338,7 +312,7 @@ def _duration(value: object, path: str) -> int:
         except (ValueError, IndexError):
             duration_ns = -1
     if not 0 <= duration_ns <= DURATION_NS_MAX:
-        raise _Wrong(f"{path}: {_shown(value)}, expected a duration such as 30s or 1h30m, up to a century")
+        raise _Wrong(f"{path}: {shown(value)}, expected a duration such as 30s or 1h30m, up to a century")
     return duration_ns
 
 
@@ -346,7 +320,7 @@ def _seconds(value: object, path: str) -> int:
     """A number of seconds, in nanoseconds."""
     seconds_max = DURATION_NS_MAX // 1_000_000_000
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= seconds_max:
-        raise _Wrong(f"{path}: {_shown(value)}, expected seconds from 0 to {seconds_max}")
+        raise _Wrong(f"{path}: {shown(value)}, expected seconds from 0 to {seconds_max}")
     return value * 1_000_000_000 if isinstance(value, int) else min(round(value * 1e9), DURATION_NS_MAX)
 
 

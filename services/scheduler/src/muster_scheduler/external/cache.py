@@ -1,0 +1,415 @@
+"""The way from an event handler into the scheduler's cached objects: by the log (seed 004: "external modification").
+
+newest wins
+    What is put is kept by object until it is written. An object that changes again before that is written once, as it
+    is then. So a log that is away costs an entry for each object, however often they change.
+
+order
+    Parents before those that refer to them (pool, queue, node, offer, application, allocation), then what cannot be
+    relied on, then deletions in reverse. So what is used comes before what is free: an allocation that moves counts on
+    both nodes for a moment, not on none.
+
+note
+    How far the source is, behind everything that was put before it and before everything after it. What waits between
+    two notes is a *part*. While the log is away parts are merged when there are many: the last note counts, and
+    LISTING (a life begins) stays in front.
+
+written
+    Records of at most 250 changes and 256 KiB, at most ``linger_s`` after the first change of them, at once for a note
+    and for who waits in ``flushed``. A record that the log does not take is tried again, with growing waits; one
+    that it never takes (too large) is cut in two, and a single change that is too large is dropped with a problem.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import BadRecord, LogError, LogUnavailable, RecordTooLarge
+from muster_bus.log import LogWriter, OutRecord
+
+from muster_scheduler.core.external import (
+    ExternalChange,
+    ExternalKind,
+    ExternalObject,
+    SourceState,
+    id_of,
+    kind_of,
+)
+from muster_scheduler.external import metrics
+from muster_scheduler.external.codec import SourceNote, check, encode
+from muster_scheduler.external.errors import BadDocument
+from muster_scheduler.external.store import Key
+
+log = structlog.get_logger(__name__)
+
+# What is encoded in one go, so that others are kept waiting for 3 ms at most.
+CHANGES_MAX = 250
+RECORD_BYTES_MAX = 256 * 1024
+LINGER_S = 0.01
+# Beyond, who puts should wait (``ready``). A fleet of 5,000 hosts with four VMs each is not kept waiting.
+PENDING_MAX = 50_000
+PARTS_MAX = 4
+
+_RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
+
+OnProblem = Callable[[str, str, str], None]
+
+
+class _Part:
+    """What waits between two notes.
+
+    :ivar changes: by object; the newest.
+    :ivar doubted: those of them that were put, and then distrusted.
+    :ivar note: what ends it; None: it is still open.
+    :ivar since: when the first change came.
+    """
+
+    __slots__ = ("changes", "doubted", "note", "since", "waiters")
+
+    def __init__(self) -> None:
+        self.changes: dict[Key, ExternalChange] = {}
+        self.doubted: dict[Key, None] = {}
+        self.note: SourceNote | None = None
+        self.since = 0.0
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.changes) or self.note is not None or bool(self.waiters)
+
+    def take(self, later: _Part) -> None:
+        """Adds what came later; then it ends as that one."""
+        for key, change in later.changes.items():
+            earlier = self.changes.get(key)
+            if change.stale and earlier is not None:
+                if earlier.what is not None:
+                    self.doubted[key] = None
+                continue  # (what is gone is not known any more, hence not doubted)
+            self.changes[key] = change
+            self.doubted.pop(key, None)
+        self.doubted.update(later.doubted)
+        self.note = later.note
+        self.waiters += later.waiters
+
+    def ordered(self) -> list[ExternalChange]:
+        """The changes in the order in which they are written."""
+        put = [change for change in self.changes.values() if change.what is not None]
+        stale = [change for change in self.changes.values() if change.what is None and change.stale]
+        gone = [change for change in self.changes.values() if change.what is None and not change.stale]
+        put.sort(key=lambda change: _RANKS[change.kind])
+        stale += [ExternalChange(kind, object_id, None, stale=True) for kind, object_id in self.doubted]
+        gone.sort(key=lambda change: -_RANKS[change.kind])
+        return put + stale + gone
+
+
+class LogCache:
+    """An :class:`~muster_scheduler.external.contract.ExternalCache` on a log. ``run`` writes what is put.
+
+    :param source: the informer's name.
+    :param life: of this start of the informer.
+    :param topic: of requests; ``log_partition`` is the RM's.
+    :param on_problem: told (kind, id, text) of a change that the log never takes.
+    """
+
+    def __init__(
+        self,
+        *,
+        rm_id: str,
+        partition: str,
+        source: str,
+        life: str,
+        topic: str,
+        log_partition: int,
+        writer: LogWriter,
+        clock: Clock,
+        linger_s: float = LINGER_S,
+        pending_max: int = PENDING_MAX,
+        wait_min_s: float = 0.1,
+        wait_max_s: float = 5.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        on_problem: OnProblem | None = None,
+    ) -> None:
+        self.last_error = ""
+        self._rm_id, self._partition, self._source, self._life = rm_id, partition, source, life
+        self._topic, self._log_partition, self._key = topic, log_partition, rm_id.encode()
+        self._writer = writer
+        self._clock = clock
+        self._linger_s = linger_s
+        self._pending_max = pending_max
+        self._wait_min_s, self._wait_max_s = wait_min_s, wait_max_s
+        self._sleep = sleep
+        self._on_problem = on_problem
+        self._log = log.bind(source=source, rm=rm_id, partition=partition)
+        # -- what waits: parts that a note ended, then the open one; and what is being written
+        self._parts: deque[_Part] = deque()
+        self._open = _Part()
+        self._writing: _Part | None = None
+        self._known: set[Key] = set()  # put by this life, on the log or on the way there
+        # -- who waits
+        self._woken = asyncio.Event()  # there is something to write
+        self._hurry = asyncio.Event()  # and somebody waits for it
+        self._room: list[asyncio.Future[None]] = []
+        self._ended: BaseException | None = None
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    @property
+    def pending(self) -> int:
+        """Objects that are not on the log yet."""
+        writing = len(self._writing.changes) if self._writing is not None else 0
+        return writing + sum(len(part.changes) for part in self._parts) + len(self._open.changes)
+
+    # ---- what handlers say ----------------------------------------------------------------------------------------
+
+    def put(self, what: ExternalObject) -> None:
+        """The whole new state of an object. Raises BadDocument: it cannot go to the log."""
+        key = Key(kind_of(what), id_of(what))
+        change = ExternalChange(*key, what)
+        check(change)
+        self._open.doubted.pop(key, None)
+        self._say(key, change)
+
+    def delete(self, kind: ExternalKind, object_id: str) -> None:
+        """The object is gone. Raises BadDocument: nothing can be called so."""
+        key = Key(kind, object_id)
+        change = ExternalChange(*key, None)
+        check(change)
+        self._open.doubted.pop(key, None)
+        waiting = self._open.changes.get(key)
+        if waiting is not None and waiting.what is not None and not self._is_known(key):
+            # It came and went before it was written: the log never hears of it. (If an earlier life said it, it goes
+            # with what that life said and this one did not.)
+            del self._open.changes[key]
+            return
+        self._say(key, change)
+
+    def distrust(self, kind: ExternalKind, object_id: str) -> None:
+        """What was said of the object last cannot be relied on, until it is put again."""
+        key = Key(kind, object_id)
+        waiting = self._open.changes.get(key)
+        if waiting is None:
+            change = ExternalChange(*key, None, stale=True)
+            check(change)
+            self._say(key, change)
+        elif waiting.what is not None:
+            self._open.doubted[key] = None
+        # (What is stale or gone already is no less so.)
+
+    def note(self, state: SourceState, drains: bool = True, reason: str = "") -> None:
+        """How far the source is; behind everything that was put before."""
+        part, self._open = self._open, _Part()
+        part.note = SourceNote(state, drains, reason)
+        if not part.changes:
+            part.since = self._clock.monotonic()
+        self._parts.append(part)
+        if len(self._parts) > PARTS_MAX:
+            self._merge()
+        self._hurry.set()
+        self._woken.set()
+
+    async def ready(self) -> None:
+        """Returns when there is room for more. A handler that puts much in a loop waits here."""
+        while self.pending >= self._pending_max and self._ended is None:
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(room)
+            await room
+
+    async def flushed(self) -> None:
+        """Returns when everything that was put and noted before is durable. Raises LogClosed: it never will be."""
+        parts = [part for part in (self._writing, *self._parts, self._open) if part]
+        if not parts:
+            return
+        if self._ended is not None:
+            raise self._ended
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        parts[-1].waiters.append(done)
+        self._hurry.set()
+        await done
+
+    # ---- the way to the log ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Writes until it is cancelled. Raises LogClosed."""
+        try:
+            while True:
+                await self._woken.wait()
+                if not self._hurry.is_set():
+                    await self._linger()
+                self._woken.clear()
+                self._hurry.clear()
+                while part := self._next():
+                    self._writing = part
+                    await self._write(part)
+                    self._writing = None
+                    self._wrote(part)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _say(self, key: Key, change: ExternalChange) -> None:
+        open_part = self._open
+        if not open_part.changes:
+            open_part.since = self._clock.monotonic()
+        else:
+            # Anew at the end: it may refer to what was put since it was said first.
+            open_part.changes.pop(key, None)
+        open_part.changes[key] = change
+        if len(open_part.changes) >= CHANGES_MAX:
+            self._hurry.set()
+        self._woken.set()
+
+    def _is_known(self, key: Key) -> bool:
+        return key in self._known or any(key in part.changes for part in self._parts)
+
+    def _merge(self) -> None:
+        """Makes one part of those that wait, but for the beginning of a life."""
+        first = self._parts.popleft()
+        heads = [first]
+        if first.note is not None and first.note.state is SourceState.LISTING:
+            heads.append(self._parts.popleft())
+        while self._parts:
+            heads[-1].take(self._parts.popleft())
+        self._parts.extend(heads)
+
+    async def _linger(self) -> None:
+        """Lets more come."""
+        hurried = asyncio.ensure_future(self._hurry.wait())
+        slept = asyncio.ensure_future(self._sleep(self._linger_s))
+        try:
+            await asyncio.wait({hurried, slept}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurried.cancel()
+            slept.cancel()
+
+    def _next(self) -> _Part | None:
+        if self._parts:
+            return self._parts.popleft()
+        if not self._open:
+            return None
+        part, self._open = self._open, _Part()
+        return part
+
+    async def _write(self, part: _Part) -> None:
+        changes = part.ordered()
+        for key, change in part.changes.items():
+            if change.what is not None:
+                self._known.add(key)
+            elif not change.stale:
+                self._known.discard(key)
+        metrics.cache_pending.labels(self._source).set(self.pending)
+        batches = [changes[start : start + CHANGES_MAX] for start in range(0, len(changes), CHANGES_MAX)]
+        await self._append(batches)
+        if part.note is not None:
+            # In a record of its own, behind all of it: also should one of the others have to be written again.
+            await self._append([[]], part.note)
+
+    def _record(self, changes: Sequence[ExternalChange], note: SourceNote | None = None) -> OutRecord:
+        value = encode(self._rm_id, self._partition, self._source, self._life, changes, note)
+        return OutRecord(self._topic, self._log_partition, self._key, value)
+
+    async def _append(self, batches: Sequence[list[ExternalChange]], note: SourceNote | None = None) -> None:
+        """Writes the batches, in their order as far as the log takes each at once. Returns when all are durable."""
+        failures = 0
+        waiting = deque(batches)
+        while waiting:
+            sent: list[tuple[list[ExternalChange], Awaitable[int]]] = []
+            failed: list[list[ExternalChange]] = []
+            error: LogError | None = None
+            while waiting and error is None:
+                batch = waiting.popleft()
+                try:
+                    record = self._record(batch, note)
+                except BadDocument:
+                    # Somebody changed an object behind our back; it was good when it was put.
+                    waiting.appendleft(self._still_good(batch))
+                    continue
+                if len(record.value or b"") > RECORD_BYTES_MAX and len(batch) > 1:
+                    middle = len(batch) // 2
+                    waiting.extendleft((batch[middle:], batch[:middle]))
+                    continue
+                try:
+                    await self._writer.ready()
+                    sent.append((batch, self._writer.append(record)))
+                except LogUnavailable as unavailable:
+                    failed.append(batch)
+                    error = unavailable
+                if waiting:
+                    await asyncio.sleep(0)  # encoding takes a few ms
+            for batch, done in sent:
+                try:
+                    await done
+                except LogUnavailable as unavailable:
+                    failed.append(batch)
+                    error = unavailable
+                except (RecordTooLarge, BadRecord) as never:
+                    failed += self._halves(batch, never)
+            if not failed:
+                failures = 0
+                continue
+            waiting.extendleft(reversed(failed))
+            if error is not None:
+                metrics.cache_retries.labels(self._source).inc()
+                if not self.last_error:
+                    self._log.warning("the log does not take what sources say", why=str(error), pending=self.pending)
+                self.last_error = str(error) or type(error).__name__
+                await self._sleep(min(self._wait_max_s, self._wait_min_s * 2 ** min(failures, 32)))
+                failures += 1
+        if self.last_error:
+            self.last_error = ""
+            self._log.info("the log takes what sources say again")
+
+    def _still_good(self, batch: list[ExternalChange]) -> list[ExternalChange]:
+        good: list[ExternalChange] = []
+        for change in batch:
+            try:
+                check(change)
+            except BadDocument as error:
+                self._give_up(change, error)
+            else:
+                good.append(change)
+        return good
+
+    def _give_up(self, change: ExternalChange, error: Exception) -> None:
+        """A change that never gets to the log."""
+        self._log.error("a change cannot be written", kind=change.kind.value, id=change.object_id, why=str(error))
+        if self._on_problem is not None:
+            self._on_problem(change.kind.value, change.object_id, f"it cannot be written to the log: {error}")
+
+    def _halves(self, batch: list[ExternalChange], error: LogError) -> list[list[ExternalChange]]:
+        """What to write instead of a batch that the log never takes."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            return [batch[:middle], batch[middle:]]
+        for change in batch:
+            self._give_up(change, error)
+        return []
+
+    def _wrote(self, part: _Part) -> None:
+        now = self._clock.monotonic()
+        metrics.cache_seconds.labels(self._source).observe(now - part.since)
+        metrics.cache_pending.labels(self._source).set(self.pending)
+        for done in part.waiters:
+            if not done.done():
+                done.set_result(None)
+        if self._room and self.pending < self._pending_max:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        waiting, self._room = self._room, []
+        for room in waiting:
+            if not room.done():
+                room.set_result(None)
+
+    def _end(self, error: BaseException) -> None:
+        """Nothing is written any more: nobody may wait for it."""
+        self._ended = error if isinstance(error, LogError) else LogError("the cache is closed")
+        self._let_in()
+        for part in (self._writing, *self._parts, self._open):
+            for done in part.waiters if part is not None else ():
+                if not done.done():
+                    done.set_exception(self._ended)

@@ -1,0 +1,1 @@
+"""The event handlers that come with Muster (entry points of ``muster.event_handlers``)."""

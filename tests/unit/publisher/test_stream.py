@@ -349,7 +349,7 @@ def test_no_loss_no_double_no_disorder_at_the_seam(before: int, count: int, move
         client.left.set()
         await task
         assert client.body.splitlines() == expected
-        assert len(streams) == 0
+        assert len(streams.open) == 0
 
     asyncio.run(run())
 
@@ -380,10 +380,10 @@ def test_limits_are_freed() -> None:
     streams = EventStreams(StreamLimits(1, 1, 1, 1, 1), ManualClock())
     stream = EventStream(streams, EventSource(Rings(1), [], TOPICS), None, 0, "host", [])
     streams.check_room("host")
-    streams.enter(stream)
+    streams.open.enter(stream)
     with pytest.raises(RequestRefused):
         streams.check_room("other")
-    streams.leave(stream)
+    streams.open.leave(stream)
     streams.check_room("host")
 
 
@@ -433,7 +433,7 @@ async def test_of_a_hundred_clients_ten_stall_and_nobody_else_notices() -> None:
         ids = range(ring.next_id, min(ring.next_id + 100, total))
         ring.extend(ids.start, [event(n) for n in ids])
         await eventually(lambda: all(client.body.count(b"\n") == ring.next_id + 1 for client in others))
-        for stream in list(streams._open):
+        for stream in streams.open:
             stream.check()
     wanted = lines_of(range(total))
     assert [client.events for client in others] == [wanted] * 90
@@ -452,7 +452,7 @@ async def test_of_a_hundred_clients_ten_stall_and_nobody_else_notices() -> None:
     for client in others:
         client.left.set()
     await asyncio.gather(*tasks)
-    assert len(streams) == 0
+    assert len(streams.open) == 0
 
 
 async def test_what_one_stream_was_sent_is_not_taken_for_more_than_it_is_by_the_next() -> None:
@@ -490,10 +490,10 @@ async def test_a_dropped_client_has_as_long_for_the_reason_as_it_may_stall(monke
         stream.check()
         if not told:
             await task  # it gave up
-            assert (client.body, len(streams)) == (b"", 0)
+            assert (client.body, len(streams.open)) == (b"", 0)
             continue
         await asyncio.sleep(0.1)  # far longer than the least
-        assert len(streams) == 1
+        assert len(streams.open) == 1
         client.reads.set()
         await task
         assert b"go on with ?start=0" in client.body
@@ -518,7 +518,7 @@ async def test_a_client_that_leaves_while_it_is_told_why_ends_like_any_other() -
     assert task.done()
     assert not task.cancelled(), "the server would call that an error of the application"
     assert task.exception() is None
-    assert len(streams) == 0
+    assert len(streams.open) == 0
 
 
 async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_turned_on() -> None:

@@ -122,12 +122,12 @@ class PublisherService:
     @property
     def open_watches(self) -> int:
         """How many calls of muster.v1.Events/Watch are open."""
-        return len(self._hub)
+        return len(self._hub.open)
 
     @property
     def open_streams(self) -> int:
         """How many event streams are open."""
-        return len(self._streams)
+        return len(self._streams.open)
 
     async def start(self) -> None:
         """Fills the rings and begins; REST answers when this returns. Raises what the log raises, and OSError."""

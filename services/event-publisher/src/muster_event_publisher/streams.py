@@ -8,7 +8,6 @@ there is no seam where one could be lost, doubled or out of order, and a slow cl
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from muster_service.http_server import cut
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
+from muster_event_publisher.callers import Callers, Patience
 from muster_event_publisher.errors import OldEventsAway, RequestRefused
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing
@@ -57,40 +57,23 @@ class EventStreams:
         self.limits, self.clock = limits, clock
         self.stopping = False
         self._room_of = room_of or (lambda _rm_id: (limits.total, limits.per_host))
-        self._open: set[EventStream] = set()
-        self._of_rm: Counter[str] = Counter()
-        self._of_host: Counter[tuple[str, str]] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._open)
+        self.open: Callers[EventStream] = Callers(metrics.STREAMS)
 
     def check_room(self, host: str, rm_id: str = "") -> None:
         """Raises RequestRefused (503) when a limit of the RM's is reached; no id: no RM has events yet."""
         total, per_host = self._room_of(rm_id)
-        limit = "total" if self._of_rm[rm_id] >= total else ""
-        if self._of_host[rm_id, host] >= per_host:
+        limit = "total" if self.open.of_rm(rm_id) >= total else ""
+        if self.open.of_host(rm_id, host) >= per_host:
             limit = "host"
         if limit or self.stopping:
             metrics.STREAMS_REFUSED.labels(limit or "stopping").inc()
             raise RequestRefused(503, "Too many streaming connections" if limit else "The event publisher is stopping")
 
-    def enter(self, stream: EventStream) -> None:
-        self._open.add(stream)
-        self._of_rm[stream.rm_id] += 1
-        self._of_host[stream.rm_id, stream.host] += 1
-        metrics.STREAMS.set(len(self._open))
-
-    def leave(self, stream: EventStream) -> None:
-        self._open.discard(stream)
-        self._of_rm -= Counter({stream.rm_id: 1})
-        self._of_host -= Counter({(stream.rm_id, stream.host): 1})
-        metrics.STREAMS.set(len(self._open))
-
     async def watch(self) -> None:
         """Drops streams that are too far behind or stalled, for ever."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            for stream in list(self._open):
+            for stream in self.open:
                 stream.check()
 
 
@@ -120,9 +103,8 @@ class EventStream:
         self.cursor = cursor
         self._streams, self._source, self._ring, self._headers = streams, source, ring, headers
         self._limits = streams.limits
-        # What the client asked for may be more than the lag allowed; it counts until it has caught up once.
-        self._allowed_lag = self._limits.lag_records + (ring.next_id - cursor if ring is not None else 0)
-        self._sending_since: float | None = None
+        behind = ring.next_id - cursor if ring is not None else 0
+        self._patience = Patience(self._limits.lag_records, self._limits.stall_s, streams.clock, behind)
         self._task: asyncio.Task[None] | None = None
         self._end: str | None = None
         self._gone = False
@@ -130,7 +112,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._task = asyncio.current_task()
         watcher = asyncio.create_task(self._until_gone(receive))
-        self._streams.enter(self)
+        self._streams.open.enter(self)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             try:
@@ -147,21 +129,18 @@ class EventStream:
                 raise  # else it left while its beginning or its last line was under way: an end like any other
         finally:
             watcher.cancel()
-            self._streams.leave(self)
+            self._streams.open.leave(self)
 
     def check(self) -> None:
         """Ends the stream when its client is too far behind, or has read nothing for too long."""
-        ring, limits = self._ring, self._limits
-        if ring is None or self._sending_since is None or self._end is not None:
+        if self._ring is None or self._end is not None:
             return
-        lag = ring.next_id - self.cursor
-        stalled_s = self._streams.clock.monotonic() - self._sending_since
-        if lag > self._allowed_lag:
-            self._drop("lag", f"the client is {lag} events behind, allowed are {limits.lag_records}")
-        elif stalled_s > limits.stall_s:
-            self._drop(
-                "stall", f"the client has read nothing for {stalled_s:.0f} s, allowed are {limits.stall_s:.0f} s"
-            )
+        over = self._patience.over(self._ring.next_id - self.cursor)
+        if over is not None:
+            reason, words = over
+            self._finish(reason, f"the client {words}")
+            if self._task is not None:
+                self._task.cancel()
 
     async def _run(self, send: Send) -> None:
         # 1. whose events
@@ -187,10 +166,10 @@ class EventStream:
             elif self.cursor < ring.next_id:
                 await self._send_ring(send, ring, lines)
                 if self.cursor == ring.next_id and not self._streams.stopping:
-                    await asyncio.sleep(min(len(self._streams) * _REST_S, _REST_MAX_S))
+                    await asyncio.sleep(min(len(self._streams.open) * _REST_S, _REST_MAX_S))
             # 4. nothing left: wait for more
             else:
-                self._allowed_lag = self._limits.lag_records
+                self._patience.caught_up()
                 if self._streams.stopping:
                     self._finish("stopping", "the event publisher is stopping")
                 elif self._source.rings.get(ring.rm_id) is not ring:
@@ -222,17 +201,17 @@ class EventStream:
         self.cursor = first_id + len(values)
 
     async def _put(self, send: Send, body: bytes) -> None:
-        self._sending_since = self._streams.clock.monotonic()
+        self._patience.sending(True)
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        self._sending_since = None
+        self._patience.sending(False)
 
     async def _last_line(self, send: Send) -> bool:
         """Says why it ends; False: the client did not take it in time."""
         body = error_body(503, f"{self._end}; go on with ?start={self.cursor}")
         wait_s = _LAST_LINE_S
-        if self._sending_since is not None and not self._streams.stopping:
+        stalled_s = self._patience.stalled_s
+        if stalled_s is not None and not self._streams.stopping:
             # One that reads nothing now is told when it reads again, within the time that it may stall altogether.
-            stalled_s = self._streams.clock.monotonic() - self._sending_since
             wait_s = max(wait_s, self._limits.stall_s - stalled_s)
         try:
             async with asyncio.timeout(wait_s):
@@ -246,11 +225,6 @@ class EventStream:
         self._end = story
         metrics.STREAMS_DROPPED.labels(reason).inc()
         log.info("event stream ended", host=self.host, reason=story, cursor=self.cursor)
-
-    def _drop(self, reason: str, story: str) -> None:
-        self._finish(reason, story)
-        if self._task is not None:
-            self._task.cancel()
 
     async def _until_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

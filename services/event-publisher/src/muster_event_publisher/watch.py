@@ -8,7 +8,6 @@ and a slow caller costs nobody anything but its lag. An event is decoded and enc
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from muster_service.request_store import RequestReader
 
 from muster_event_publisher import metrics
 from muster_event_publisher.app_queues import AppQueues
+from muster_event_publisher.callers import Callers, Patience
 from muster_event_publisher.errors import (
     BadRequest,
     CallRefused,
@@ -223,13 +223,8 @@ class EventHub:
         self.source, self.requests, self.limits, self.clock = source, requests, limits, clock
         self._app_queues = app_queues
         self.stopping = False
-        self._watches: set[EventWatch] = set()
-        self._of_rm: Counter[str] = Counter()
-        self._of_host: Counter[tuple[str, str]] = Counter()
+        self.open: Callers[EventWatch] = Callers(metrics.WATCHERS)
         self._known: dict[str, Known] = {}
-
-    def __len__(self) -> int:
-        return len(self._watches)
 
     # ---- once ------------------------------------------------------------------------------------------------------
 
@@ -272,41 +267,27 @@ class EventHub:
         if ring is not None:
             _check_instance(ring, query)
         settings = self.source.settings.of(rm_id)
-        if self._of_rm[rm_id] >= settings.max_streams:
-            raise TooManyWatchers(
-                f"{self._of_rm[rm_id]} calls watch events of {rm_id!a}, expected at most {settings.max_streams}"
-            )
-        if self._of_host[rm_id, host] >= settings.max_streams_per_host:
-            raise TooManyWatchers(
-                f"{self._of_host[rm_id, host]} calls of {host} watch events of {rm_id!a}, expected at most "
-                f"{settings.max_streams_per_host}"
-            )
+        for count, most, whose in (
+            (self.open.of_rm(rm_id), settings.max_streams, ""),
+            (self.open.of_host(rm_id, host), settings.max_streams_per_host, f" of {host}"),
+        ):
+            if count >= most:
+                raise TooManyWatchers(f"{count} calls{whose} watch events of {rm_id!a}, expected at most {most}")
         watch = EventWatch(self, query, host, rm_id, ring)
-        self._watches.add(watch)
-        self._of_rm[rm_id] += 1
-        self._of_host[rm_id, host] += 1
-        metrics.WATCHERS.set(len(self._watches))
+        self.open.enter(watch)
         return watch
-
-    def leave(self, watch: EventWatch) -> None:
-        if watch not in self._watches:
-            return
-        self._watches.discard(watch)
-        self._of_rm -= Counter({watch.rm_id: 1})
-        self._of_host -= Counter({(watch.rm_id, watch.host): 1})
-        metrics.WATCHERS.set(len(self._watches))
 
     async def look_after(self) -> None:
         """Ends calls that are too far behind or stalled, for ever."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            for watch in list(self._watches):
+            for watch in self.open:
                 watch.check()
 
     def stop(self) -> None:
         """Refuses new calls and ends those that watch."""
         self.stopping = True
-        for watch in list(self._watches):
+        for watch in self.open:
             watch.end(_stopping())
         self.source.rings.wake_all()
 
@@ -374,9 +355,7 @@ class EventWatch:
         self._walk: Walk | None = None
         self._reader: RequestReader | None = None
         self._position: int | None = query.requests_after
-        # What the caller asked for may be more than the lag allowed; it counts until it has caught up once.
-        self._allowed_lag = hub.limits.lag_records
-        self._sending_since: float | None = None
+        self._patience = self._patience_for(0)
         self._said_at = hub.clock.monotonic()
         self._push_at = self._said_at
 
@@ -394,7 +373,7 @@ class EventWatch:
         """Gives its place back."""
         if self._reader is not None:
             self._reader.close()
-        self._hub.leave(self)
+        self._hub.open.leave(self)
 
     def end(self, error: CallRefused) -> None:
         """Ends it; the first reason counts."""
@@ -404,17 +383,12 @@ class EventWatch:
 
     def check(self) -> None:
         """Ends it when its caller is too far behind, or has read nothing for too long."""
-        if self._sending_since is None or self.error is not None:
-            return
-        limits, walk = self._hub.limits, self._walk
-        lag = walk.ring.next_id - walk.cursor if walk is not None else 0
-        stalled_s = self._hub.clock.monotonic() - self._sending_since
-        where = f"go on with from.id {walk.cursor}" if walk is not None else "call again"
-        if lag > self._allowed_lag:
-            self.end(WatchEnded(f"the caller is {lag} events behind, allowed are {limits.lag_records}: {where}"))
-        elif stalled_s > limits.stall_s:
-            told = f"the caller has read nothing for {stalled_s:.0f} s, allowed are {limits.stall_s:.0f} s"
-            self.end(WatchEnded(f"{told}: {where}"))
+        walk = self._walk
+        over = self._patience.over(walk.ring.next_id - walk.cursor if walk is not None else 0)
+        if over is not None:
+            _, words = over
+            where = f"go on with from.id {walk.cursor}" if walk is not None else "call again"
+            self.end(WatchEnded(f"the caller {words}: {where}"))
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """WatchedEvents, the first one at once. What is given counts as sent when the next one is asked for.
@@ -447,14 +421,14 @@ class EventWatch:
                 yield self._message([])
             # 4. nothing left: wait for more
             if step is None:
-                self._allowed_lag = hub.limits.lag_records
+                self._patience.caught_up()
                 await self._wait()
             elif not said:
                 await asyncio.sleep(0)
 
     def sending(self, now: bool) -> None:
         """Whether the caller is being written to."""
-        self._sending_since = self._hub.clock.monotonic() if now else None
+        self._patience.sending(now)
 
     async def _first(self) -> bytes:
         """Says that the call is open, and where it begins."""
@@ -466,7 +440,10 @@ class EventWatch:
 
     def _begin_at(self, ring: EventRing, cursor: int) -> None:
         self._walk = Walk(self._hub.source, ring, self._hub.known(ring), cursor, self.query.wanted)
-        self._allowed_lag = self._hub.limits.lag_records + max(0, ring.next_id - cursor)
+        self._patience = self._patience_for(max(0, ring.next_id - cursor))
+
+    def _patience_for(self, behind: int) -> Patience:
+        return Patience(self._hub.limits.lag_records, self._hub.limits.stall_s, self._hub.clock, behind)
 
     def _open_store(self) -> None:
         if self.query.requests:

@@ -1,0 +1,105 @@
+"""Who has a stream or a Watch open: counted for the limits, and how far behind each of them may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from muster_bus.clock import Clock
+from prometheus_client import Gauge
+
+
+class Caller(Protocol):
+    """Both as they were when it came."""
+
+    rm_id: str
+    host: str
+
+
+C = TypeVar("C", bound=Caller)
+
+
+class Callers(Generic[C]):
+    """Those that are open.
+
+    :param gauge: shows how many they are.
+    """
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._open: set[C] = set()
+        self._of_rm: Counter[str] = Counter()
+        self._of_host: Counter[tuple[str, str]] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[C]:
+        """Those of now: they may come and go meanwhile."""
+        return iter(list(self._open))
+
+    def of_rm(self, rm_id: str) -> int:
+        """How many have opened it for an RM's events."""
+        return self._of_rm[rm_id]
+
+    def of_host(self, rm_id: str, host: str) -> int:
+        """How many of them from a host."""
+        return self._of_host[rm_id, host]
+
+    def enter(self, caller: C) -> None:
+        self._open.add(caller)
+        self._count(caller, 1)
+
+    def leave(self, caller: C) -> None:
+        """Also for one that has left."""
+        if caller in self._open:
+            self._open.discard(caller)
+            self._count(caller, -1)
+
+    def _count(self, caller: C, change: int) -> None:
+        self._of_rm.update({caller.rm_id: change})
+        self._of_host.update({(caller.rm_id, caller.host): change})
+        if change < 0:  # nobody who left is kept in mind
+            self._of_rm, self._of_host = +self._of_rm, +self._of_host
+        self._gauge.set(len(self._open))
+
+
+class Patience:
+    """How far behind a caller may be, and how long it may read nothing.
+
+    :param behind: events that it asked for beyond those to come: they may be more than the lag allowed, and count until
+        it has caught up once.
+    """
+
+    def __init__(self, lag_records: int, stall_s: float, clock: Clock, behind: int = 0) -> None:
+        self._lag_records, self._stall_s, self._clock = lag_records, stall_s, clock
+        self._allowed_lag = lag_records + behind
+        self._sending_since: float | None = None
+
+    def caught_up(self) -> None:
+        """It has all that there is."""
+        self._allowed_lag = self._lag_records
+
+    def sending(self, now: bool) -> None:
+        """Whether it is being written to."""
+        self._sending_since = self._clock.monotonic() if now else None
+
+    @property
+    def stalled_s(self) -> float | None:
+        """How long it has read nothing that was written to it; None: nothing is under way."""
+        return None if self._sending_since is None else self._clock.monotonic() - self._sending_since
+
+    def over(self, lag: int) -> tuple[str, str] | None:
+        """Which limit it is over, ``lag`` or ``stall``, and in words; None: neither.
+
+        :param lag: events that it has not taken.
+        """
+        stalled_s = self.stalled_s
+        if stalled_s is None:
+            return None
+        if lag > self._allowed_lag:
+            return "lag", f"is {lag} events behind, allowed are {self._lag_records}"
+        if stalled_s > self._stall_s:
+            return "stall", f"has read nothing for {stalled_s:.0f} s, allowed are {self._stall_s:.0f} s"
+        return None

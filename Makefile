@@ -21,7 +21,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo examples test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core bench-export bench-derive bench-events openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core bench-export bench-derive bench-events openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -42,6 +42,12 @@ demo: install ## a scheduler on this machine, a cluster's trace through it, and 
 
 examples: install ## every resource manager of examples/, one after the other, against a Muster of its own
 	@$(BIN)/python examples/run_all.py
+
+EXAMPLE_EXTERNAL := .cache/example-external
+example-external: install ## an example plugin, installed from its own package: VM hosts next to the RM's nodes
+	@rm -rf $(EXAMPLE_EXTERNAL)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(EXAMPLE_EXTERNAL) ./examples/external
+	@PYTHONPATH=$(EXAMPLE_EXTERNAL) $(BIN)/python examples/external/run.py
 
 test: install-dev ## every test; finds or installs Kafka, Redis and PostgreSQL (tests/README.md)
 	@scripts/test-servers

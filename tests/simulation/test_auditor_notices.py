@@ -10,19 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_scheduler.core import cycle, figures, ordering, reload, scheduler
+from muster_scheduler.core import cycle, figures, limits, ordering, releases, reload, scheduler
 from muster_scheduler.core.cycle import Cycle
 from muster_scheduler.core.lifecycle import Lifecycle
 from muster_scheduler.core.node_books import NodeBooks
 from muster_scheduler.core.node_index import NodeIndex
-from muster_scheduler.core.objects import Application, Ledger, Queue, Tracker
-from muster_scheduler.core.outcome import Outcome
+from muster_scheduler.core.objects import Application, Ask, Ledger, Queue, Tracker
+from muster_scheduler.core.outcome import Change, Outcome
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_cover import Branch, Guard
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.releases import Releases
 from muster_scheduler.core.resources import Shape, fits
 from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.core.telling import Telling
 from simulation.books import AuditFailure
 from simulation.life import Life
 from simulation.noticing import must_be_noticed
@@ -190,6 +191,47 @@ def _event_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Releases, "tell_gone", lambda self, allocation, detail, out, now_ns: None)
 
 
+def _group_event_lost(patch: pytest.MonkeyPatch) -> None:
+    """What a group uses no more is in no event."""
+    whole = limits.usage_events
+
+    def only_users(app: Application, change: Change, resource: Any, out: Outcome, now_ns: int) -> None:
+        whole(app, change, resource, out, now_ns)
+        if change is Change.REMOVE and app.user_group:
+            out.events.pop()
+
+    patch.setattr(releases, "usage_events", only_users)
+
+
+def _events_apart(patch: pytest.MonkeyPatch) -> None:
+    """What a node holds is told before the application that holds it."""
+    whole = Partition.tell_new
+
+    def turned(self: Partition, allocation: Any, out: Outcome, *given: Any, **named: Any) -> None:
+        before = len(out.events)
+        whole(self, allocation, out, *given, **named)
+        out.events[before : before + 2] = reversed(out.events[before : before + 2])
+
+    patch.setattr(Partition, "tell_new", turned)
+
+
+def _limit_said_again(patch: pytest.MonkeyPatch) -> None:
+    """Limits are told anew with each configuration, whether they changed or not."""
+    whole = limits.limit_events
+    patch.setattr(reload, "limit_events", lambda before, after, out, now_ns: whole({}, after, out, now_ns))
+
+
+def _people_told_again(patch: pytest.MonkeyPatch) -> None:
+    """It is forgotten what people were told of an ask."""
+    whole = Telling._tell
+
+    def from_nothing(self: Telling, ask: Ask, standing: Any, out: Outcome, now_ns: int) -> None:
+        ask.told = 0
+        whole(self, ask, standing, out, now_ns)
+
+    patch.setattr(Telling, "_tell", from_nothing)
+
+
 def _reason_wrong(patch: pytest.MonkeyPatch) -> None:
     """The queue that is named is not the one that is full."""
     whole = Cycle._limit_reason
@@ -274,6 +316,10 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "release not told": (_release_not_told, {"answer"}),
     "confirmation told": (_confirmation_told, {"answer"}),
     "event lost": (_event_lost, {"event sum"}),
+    "group event lost": (_group_event_lost, {"event sum"}),
+    "events apart": (_events_apart, {"event sum"}),
+    "limit said again": (_limit_said_again, {"event sum"}),
+    "people told again": (_people_told_again, {"event sum"}),
     "reason wrong": (_reason_wrong, {"reason"}),
     "node reason wrong": (_node_reason_wrong, {"reason"}),
     "forgotten": (_forgotten, {"left pending", "reason"}),

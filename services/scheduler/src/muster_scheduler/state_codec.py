@@ -140,6 +140,12 @@ def fold_external_tombstone(books: ExternalBooks, kind: str, parts: tuple[str, .
         books.drop(partition, source, ExternalKind(what), object_id)
 
 
+def offer_state_of(value: bytes) -> OfferState | None:
+    """What became of an offer, of its record's value; None: it is of no offer. Raises DecodeError."""
+    state = pb.ExternalRecord.FromString(value).offer_state
+    return OfferState(state) if state else None
+
+
 # ---- out -----------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ version
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ from muster_scheduler.external.checks import (
     TYPES_MAX,
     USUAL_TYPES,
     name_problem,
+    plain,
     shown,
     text_problem,
 )
@@ -53,6 +54,10 @@ from muster_scheduler.external.errors import BadDocument
 
 VERSION_MAX = 2**63 - 1
 
+#: The field of a document that its source could not read: why not. Its kind and id are given as far as they are known.
+UNREADABLE = "unreadable"
+
+_COMMON = frozenset({"kind", "id", "version"})
 _SHOWN_MAX = 60
 _TEXT_OF_NUMBER_MAX = 64
 _KINDS = {kind.value: kind for kind in ExternalKind}
@@ -103,23 +108,9 @@ class Field:
 def read_document(document: object) -> Said:
     """A document as an object. Raises BadDocument, whatever the document is."""
     kind, object_id, version, given = _identity(document)
-    fields = _BY_NAME[kind]
     values: dict[str, Any] = {}
     try:
-        for name, value in given.items():
-            if name == "kind" or name == "id" or name == "version":
-                continue
-            field = fields.get(name)
-            if field is None:
-                raise _Wrong(f"{_label(name)}: unknown field, expected one of {', '.join(fields)}")
-            if value is None:
-                continue  # as absent: an empty key of YAML
-            if field.attribute in values:
-                raise _Wrong(f"{name}: {field.attribute} is given in two ways, expected one of them")
-            # (What a pool's amounts are amounts of is its id, which a field does not know.)
-            values[field.attribute] = (
-                _amount(value, name, object_id) if kind is ExternalKind.POOL else field.read(value, name)
-            )
+        values = _read_fields(given.items(), _BY_NAME[kind], object_id if kind is ExternalKind.POOL else None)
         what: ExternalObject = _TYPES[kind](object_id, **values)
     except _Wrong as problem:
         raise BadDocument(str(problem), kind.value, object_id) from None
@@ -136,6 +127,20 @@ def read_identity(document: object) -> Identity:
     """Which object a document is about; nothing else of it is looked at. Raises BadDocument."""
     kind, object_id, version, _ = _identity(document)
     return Identity(kind, object_id, version)
+
+
+def read_durations(given: Mapping[str, object], names: Sequence[str]) -> dict[str, int]:
+    """Durations beside documents, written as in them: ``{"idle": "30s"}`` or ``{"idle_s": 30}`` as ``{"idle_ns": …}``.
+
+    Raises BadDocument: another key, or no duration.
+    """
+    fields = {field.name: field for name in names for field in _durations(name, "")}
+    if unknown := next((name for name in given if name not in fields), None):
+        raise BadDocument(f"{_label(unknown)}: unknown key, expected one of {', '.join(fields)}")
+    try:
+        return _read_fields(given.items(), fields)
+    except _Wrong as problem:
+        raise BadDocument(str(problem)) from None
 
 
 def as_document(what: ExternalObject, version: int | None = None) -> dict[str, object]:
@@ -173,9 +178,35 @@ def fields_table() -> str:
 # ---- reading ------------------------------------------------------------------------------------------------------
 
 
+def _read_fields(
+    given: Iterable[tuple[Any, object]], fields: Mapping[str, Field], resource_type: str | None = None
+) -> dict[str, Any]:
+    """Attributes' values. Raises _Wrong.
+
+    :param resource_type: what all of them are amounts of, if they are that.
+    """
+    values: dict[str, Any] = {}
+    for name, value in given:
+        field = fields.get(name)
+        if field is None:
+            if name in _COMMON:
+                continue
+            raise _Wrong(f"{_label(name)}: unknown field, expected one of {', '.join(fields)}")
+        if value is None:
+            continue  # as absent: an empty key of YAML
+        if field.attribute in values:
+            raise _Wrong(f"{name}: {field.attribute} is given in two ways, expected one of them")
+        values[field.attribute] = (
+            field.read(value, name) if resource_type is None else _amount(value, name, resource_type)
+        )
+    return values
+
+
 def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[Any, object]]:
     if not isinstance(document, Mapping):
         raise BadDocument(f"document: {shown(document)}, expected a mapping with id, kind and the kind's fields")
+    if UNREADABLE in document:
+        raise _unreadable(document)
     given = document.get("kind")
     # The id first as far as it can be read, so that whatever else is wrong is told of this object.
     object_id = document.get("id")
@@ -195,6 +226,16 @@ def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[
             f"version: {shown(version)}, expected an integer from 0 to {VERSION_MAX}", kind.value, object_id
         )
     return kind, object_id, version, document
+
+
+def _unreadable(document: Mapping[Any, object]) -> BadDocument:
+    kind, object_id, why = document.get("kind"), document.get("id"), document[UNREADABLE]
+    is_named = isinstance(kind, str) and kind in _KINDS and isinstance(object_id, str)
+    return BadDocument(
+        plain(why) if isinstance(why, str) else f"the source could not read it: {shown(why)}",
+        str(kind) if is_named else "",
+        str(object_id) if is_named and not name_problem(object_id, "id", QUEUE_CHARACTERS_MAX) else "",
+    )
 
 
 def _label(name: object) -> str:

@@ -11,6 +11,7 @@
     - SourceSaysNonsense        the answer as a whole cannot be read: asked again, nothing of it is taken
     - CursorExpired             a watch cannot go on where it was: listed again
   x BadDocument                 one document cannot be read: field, value, what was expected
+  x NotTaken                    a handler does not take such an object, as the configuration wants it
   x NotSynced                   informers had not synced in time; names them, each with its last error
 """
 
@@ -81,6 +82,10 @@ class BadDocument(ExternalError):
     def __init__(self, message: str, kind: str = "", object_id: str = "") -> None:
         super().__init__(message)
         self.kind, self.object_id = kind, object_id
+
+
+class NotTaken(ExternalError):
+    """A handler does not take such an object: the kind, and what was expected."""
 
 
 class NotSynced(ExternalError):

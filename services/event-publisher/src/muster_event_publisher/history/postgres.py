@@ -25,11 +25,12 @@ from muster_bus.clock import Clock, SystemClock
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import SinkRefused, SinkUnavailable, SinkUnfit
+from muster_event_publisher.errors import SinkRefused, SinkUnfit
 from muster_event_publisher.events import EventBatch, EventRun
 from muster_event_publisher.history.columns import columns_of
 from muster_event_publisher.history.pieces import pieces
 from muster_event_publisher.history.postgres_schema import MIGRATIONS
+from muster_event_publisher.history.postgres_server import PostgresServer
 from muster_event_publisher.history.registry import SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import FlushPolicy, LastEvent, Progress
 from muster_event_publisher.settings import plain_schema
@@ -60,9 +61,6 @@ _COLUMNS = (
 _STAGING = "muster_event_staging"
 _DAY_TABLE = re.compile(r"events_\d{8}").fullmatch
 _Row = tuple[Any, ...]
-
-# In place of what the library says of a DSN, which quotes parts of it.
-DSN_NOT_VALID = "postgres_dsn is not valid, expected postgresql://user:…@host/database"
 
 
 class PostgresOptions(BaseModel):
@@ -124,7 +122,8 @@ class PostgresSink:
         self.name = name
         self._retention_days, self._clock = retention_days, clock if clock is not None else SystemClock()
         self._retention_looked_at: float | None = None
-        self._dsn, self._source, self._schema = dsn, source, schema
+        self._server = PostgresServer(self.name, dsn, timeout_s)
+        self._source, self._schema = source, schema
         self._transaction_records, self._timeout_s = transaction_records, timeout_s
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()  # partitions share the connection
@@ -257,26 +256,16 @@ class PostgresSink:
                     what = " of ".join(str(one) for one in (error.constraint_name, error.table_name) if one)
                     why = f"{type(error).__name__} {state}{f' ({what})' if what else ''}"
                     raise SinkRefused(self.name, why) from None
-                raise SinkUnavailable(self.name, f"{type(error).__name__}: {without_dsn(error, self._dsn)}") from None
+                raise self._server.away(error) from None
             except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
                 await self._drop_connection()
-                # The class and the server's words; never the DSN, which holds the password.
-                raise SinkUnavailable(self.name, f"{type(error).__name__}: {without_dsn(error, self._dsn)}") from None
+                raise self._server.away(error) from None
             except BaseException:
                 await self._drop_connection()
                 raise
 
     async def _connect(self) -> asyncpg.Connection:
-        try:
-            connection = await asyncpg.connect(
-                self._dsn.get_secret_value(),
-                timeout=self._timeout_s,
-                command_timeout=self._timeout_s,
-                server_settings={"application_name": "muster event-publisher"},
-            )
-        except ValueError:
-            # The error may quote the DSN, and its cause too.
-            raise SinkUnfit(self.name, DSN_NOT_VALID) from None
+        connection = await self._server.connect("muster event-publisher")
         try:
             await self._migrate(connection)
             # INCLUDING nothing: no keys and no indexes, it is emptied at each commit.
@@ -365,11 +354,3 @@ def _day_name(day: int) -> str:
 def _day_of(name: str) -> int:
     """The day of a table, as days since 1970."""
     return (datetime.strptime(name, "events_%Y%m%d").replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).days
-
-
-def without_dsn(error: BaseException, dsn: SecretStr) -> str:
-    """The error's text; nothing when it quotes the DSN."""
-    text = str(error)
-    secret = dsn.get_secret_value()
-    password = secret.split("@")[0].rpartition(":")[2] if "@" in secret else ""
-    return "" if secret in text or (password and password in text) else text

@@ -11,8 +11,8 @@ import asyncpg
 from msgspec.json import decode
 from pydantic import SecretStr
 
-from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
-from muster_event_publisher.history.postgres import DSN_NOT_VALID, PostgresOptions, storable, without_dsn
+from muster_event_publisher.history.postgres import PostgresOptions, storable
+from muster_event_publisher.history.postgres_server import PostgresServer
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import SinkContext, options_as
 from muster_event_publisher.log_search import OldEvents
@@ -32,7 +32,7 @@ class PostgresReader:
 
     def __init__(self, name: str, dsn: SecretStr, *, schema: str = "muster", timeout_s: float = 30.0) -> None:
         self.name = name
-        self._dsn, self._schema, self._timeout_s = dsn, schema, timeout_s
+        self._server, self._schema = PostgresServer(name, dsn, timeout_s), schema
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
 
@@ -42,7 +42,7 @@ class PostgresReader:
                 rows = await self._rows(storable(rm_id), storable(instance), start, count)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 await self._drop()
-                raise SinkUnavailable(self.name, f"{type(error).__name__}: {without_dsn(error, self._dsn)}") from None
+                raise self._server.away(error) from None
             except BaseException:
                 await self._drop()
                 raise
@@ -54,15 +54,7 @@ class PostgresReader:
 
     async def _rows(self, rm_id: str, instance: str, start: int, count: int) -> Sequence[Any]:
         if self._connection is None or self._connection.is_closed():
-            try:
-                self._connection = await asyncpg.connect(
-                    self._dsn.get_secret_value(),
-                    timeout=self._timeout_s,
-                    command_timeout=self._timeout_s,
-                    server_settings={"application_name": "muster event-publisher, reading"},
-                )
-            except ValueError:
-                raise SinkUnfit(self.name, DSN_NOT_VALID) from None
+            self._connection = await self._server.connect("muster event-publisher, reading")
         try:
             # Each day is walked in the order of its key; the days are merged as far as they are needed.
             rows: list[Any] = await self._connection.fetch(

@@ -1,0 +1,48 @@
+"""The way to a PostgreSQL server, for the sink and for the reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import asyncpg
+from pydantic import SecretStr
+
+from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresServer:
+    """Connects, and tells what goes wrong without a word of the DSN, which holds the password.
+
+    :param sink: the store's name, for errors.
+    :param timeout_s: of the connection and of each statement.
+    """
+
+    sink: str
+    dsn: SecretStr
+    timeout_s: float
+
+    async def connect(self, who: str) -> asyncpg.Connection:
+        """A new connection. Raises SinkUnfit for a DSN that is none, and what asyncpg raises.
+
+        :param who: shown in the server's list of connections.
+        """
+        try:
+            return await asyncpg.connect(
+                self.dsn.get_secret_value(),
+                timeout=self.timeout_s,
+                command_timeout=self.timeout_s,
+                server_settings={"application_name": who},
+            )
+        except ValueError:
+            # The error may quote the DSN, and its cause too.
+            raise SinkUnfit(
+                self.sink, "postgres_dsn is not valid, expected postgresql://user:…@host/database"
+            ) from None
+
+    def away(self, error: BaseException) -> SinkUnavailable:
+        """What an error of asyncpg comes to: its class, and its text unless that quotes the DSN."""
+        text, secret = str(error), self.dsn.get_secret_value()
+        password = secret.split("@")[0].rpartition(":")[2] if "@" in secret else ""
+        quoted = secret in text or (password and password in text)
+        return SinkUnavailable(self.sink, f"{type(error).__name__}: {'' if quoted else text}")

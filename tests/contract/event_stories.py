@@ -153,11 +153,16 @@ def requests(stage: Stage) -> None:
     stage.send(make.removal("app-1"))
 
 
-def _gang(stage: Stage, style: str) -> None:
+def _begin_gang(stage: Stage, placeholders: int, style: str = "Soft") -> None:
+    """An application whose first placeholder is placed; it says that it wants so much of placeholders."""
     stage.begin()
     stage.node(vcore=10)
-    stage.app("app-1", placeholderAsk=make.resource(vcore=92), gangSchedulingStyle=style)
+    stage.app("app-1", placeholderAsk=make.resource(vcore=placeholders), gangSchedulingStyle=style)
     stage.ask("app-1", "key-1", 2, member_of="workers")
+
+
+def _gang(stage: Stage, style: str) -> None:
+    _begin_gang(stage, 92, style)
     stage.ask("app-1", "key-2", 90, member_of="workers")
     stage.wait(900)
     stage.gone("app-1", "key-1", si.TIMEOUT)
@@ -175,10 +180,7 @@ def soft_gang(stage: Stage) -> None:
 
 @story
 def replaced(stage: Stage) -> None:
-    stage.begin()
-    stage.node(vcore=10)
-    stage.app("app-1", placeholderAsk=make.resource(vcore=2))
-    stage.ask("app-1", "key-1", 2, member_of="workers")
+    _begin_gang(stage, 2)
     stage.ask("app-1", "key-2", 2, task_group="workers")
     stage.gone("app-1", "key-1", si.PLACEHOLDER_REPLACED)
     stage.ask("app-1", "key-2", 1, node="node-1")  # it is smaller now
@@ -186,20 +188,21 @@ def replaced(stage: Stage) -> None:
 
 @story
 def mismatch(stage: Stage) -> None:
-    stage.begin()
-    stage.node(vcore=10)
-    stage.app("app-1", placeholderAsk=make.resource(vcore=2))
-    stage.ask("app-1", "key-1", 2, member_of="workers")
+    _begin_gang(stage, 2)
     stage.ask("app-1", "key-2", 3, task_group="workers")
+
+
+def _two_applications(stage: Stage) -> None:
+    stage.node(vcore=10)
+    for name in ("app-1", "app-2"):
+        stage.app(name)
+        stage.ask(name, "key-1", 1)
 
 
 @story
 def full_queue(stage: Stage) -> None:
     stage.begin("{name: root, submitacl: '*', queues: [{name: a, maxapplications: 1}]}")
-    stage.node(vcore=10)
-    for name in ("app-1", "app-2"):
-        stage.app(name)
-        stage.ask(name, "key-1", 1)
+    _two_applications(stage)
     stage.rebuild()
     stage.settle()
     stage.ask("app-2", "key-2", 1)
@@ -210,10 +213,7 @@ def full_queue(stage: Stage) -> None:
 def full_user(stage: Stage) -> None:
     limit = "{limit: one, users: [alice], maxapplications: 1}"
     stage.begin(f"{{name: root, submitacl: '*', queues: [{{name: a, limits: [{limit}]}}]}}")
-    stage.node(vcore=10)
-    for name in ("app-1", "app-2"):
-        stage.app(name)
-        stage.ask(name, "key-1", 1)
+    _two_applications(stage)
     stage.send(make.removal("app-1"))
 
 

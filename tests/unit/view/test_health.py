@@ -23,6 +23,7 @@ NAMES = [
     "Orphan allocation on node check",
     "Orphan allocation on app check",
     "State lag",
+    "External sources",
 ]
 
 
@@ -36,8 +37,10 @@ def cluster_in_use() -> Cluster:
     return cluster
 
 
-def checked(cluster: Cluster, problems: tuple[str, ...] = (), lagging: str = "") -> dao.HealthDao:
-    check = HealthCheck([RmState(RmInfo("rm1"), cluster.core)], problems, lagging)
+def checked(
+    cluster: Cluster, problems: tuple[str, ...] = (), lagging: str = "", lost: tuple[str, ...] = ()
+) -> dao.HealthDao:
+    check = HealthCheck([RmState(RmInfo("rm1"), cluster.core)], problems, lagging, lost)
     for _ in check.steps():
         pass
     return check.result()
@@ -149,3 +152,9 @@ def test_of_many_findings_a_few_are_named() -> None:
     message = failed(checked(cluster))[7]
     assert message.count("on node") == 5
     assert message.endswith(" and 2 more")
+
+
+def test_a_lost_source_is_named() -> None:
+    health = checked(cluster_in_use(), lost=("source rm1/default/vms (connection refused)",))
+    assert failed(health) == {10: "source rm1/default/vms (connection refused)"}
+    assert not health.healthy

@@ -14,8 +14,9 @@ from muster_service.life import Life
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState
-from muster_scheduler.view import dao
+from muster_scheduler.view import dao, external
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.health import HealthCheck
 from muster_scheduler.view.rest import ViewRest, cooperate
@@ -118,6 +119,11 @@ class ViewService:
         found = [each for follower in self._followers for each in follower.rms.items()]
         return dict(sorted(found)) if len(found) > 1 else dict(found)
 
+    def external(self) -> Mapping[str, ExternalBooks]:
+        """What sources outside of the RMs said, by the RM's id, sorted; also of RMs that have not registered."""
+        found = [each for follower in self._followers for each in follower.external.items() if each[1]]
+        return dict(sorted(found))
+
     def lag_records(self, rm_id: str | None = None) -> int:
         """Records that were written and are not folded: of an RM's partition; None: of all."""
         return sum(follower.lag_records for follower in self._of(rm_id))
@@ -161,7 +167,13 @@ class ViewService:
         states = self.states()
         chosen = list(states.values()) if rm_id is None else [states[rm_id]] if rm_id in states else []
         problems = [follower.problem for follower in self._of(rm_id) if follower.problem]
-        check = HealthCheck(chosen, problems, self._lagging(rm_id))
+        lost = [
+            each
+            for known, books in self.external().items()
+            if rm_id in (None, known)
+            for each in external.lost(known, books)
+        ]
+        check = HealthCheck(chosen, problems, self._lagging(rm_id), lost)
         with self._gate.hold():
             await cooperate(check.steps(), self._clock, self.settings.render_slice_ms / 1000)
         return check.result()

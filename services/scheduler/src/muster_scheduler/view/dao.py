@@ -163,7 +163,7 @@ class PlaceholderDao(_Shape, kw_only=True):
 
 
 class ApplicationTailDao(_Shape, kw_only=True):
-    """An application, from behind its asks and allocations."""
+    """An application, from behind its asks and allocations. ``source`` is ours: outside of the RM, that brought it."""
 
     application_state: str = ""
     user: str = ""
@@ -176,6 +176,7 @@ class ApplicationTailDao(_Shape, kw_only=True):
     max_request_priority: int = 0
     start_time: int = 0
     resource_history: dict[str, dict[str, Quantities]]
+    source: str = ""
 
 
 class LackingDao(_Shape, kw_only=True):
@@ -241,7 +242,7 @@ class AskDao(_Shape, kw_only=True):
 
 
 class AllocationDao(_Shape, kw_only=True):
-    """An allocation. ``bindTime`` and (previous generation only) ``uuid`` are ours."""
+    """An allocation. ``bindTime``, (previous generation only) ``uuid`` and ``source`` (outside of the RM) are ours."""
 
     allocation_key: str
     allocation_tags: dict[str, str] = {}
@@ -259,10 +260,11 @@ class AllocationDao(_Shape, kw_only=True):
     originator: bool = False
     bind_time: int = 0
     uuid: str = ""
+    source: str = ""
 
 
 class ForeignDao(_Shape, kw_only=True):
-    """What somebody else holds of a node."""
+    """What somebody else holds of a node. ``source`` is ours: outside of the RM, that runs it."""
 
     allocation_key: str
     allocation_tags: dict[str, str] = {}
@@ -271,6 +273,7 @@ class ForeignDao(_Shape, kw_only=True):
     priority: str = ""
     node_id: str = ""
     preemptable: bool = False
+    source: str = ""
 
 
 class NodeHeadDao(_Shape, kw_only=True):
@@ -287,12 +290,28 @@ class NodeHeadDao(_Shape, kw_only=True):
     utilized: Quantities = {}
 
 
+class ReportedDao(_Shape, kw_only=True):
+    """What the RM itself says of a node of which others speak, too. ``created`` false: it only drains it."""
+
+    created: bool
+    capacity: Quantities = {}
+    occupied: Quantities = {}
+    attributes: dict[str, str] = {}
+    schedulable: bool
+
+
 class NodeTailDao(_Shape, kw_only=True):
-    """A node, from behind its allocations."""
+    """A node, from behind its allocations. From ``sources`` on it is ours: who outside of the RM speaks of it.
+
+    ``reported``: what the RM itself says; absent beside sources: nothing. ``disputed``: where they differ.
+    """
 
     schedulable: bool
     is_reserved: bool
     reservations: list[str] = []
+    sources: list[str] = []
+    reported: ReportedDao | None = None
+    disputed: str = ""
 
 
 class HealthCheckDao(Struct, omit_defaults=True, kw_only=True, rename="pascal"):
@@ -426,7 +445,9 @@ def headroom(partition: Partition, queue: Queue) -> Quantities:
     """
     names = partition.types.names
     least = {
-        number: value - partition.root.allocated[number] for number, value in enumerate(partition.capacity) if value
+        number: value - partition.root.allocated[number]
+        for number, value in enumerate(partition.capacity)
+        if value or number in partition.types.pooled
     }
     for level in queue.line:
         for number, value in (level.maximum or {}).items():
@@ -466,7 +487,8 @@ def lent_priority(queue: Queue, highest: int) -> int:
 
 def _maximum(partition: Partition, queue: Queue) -> Quantities:
     if queue.parent is None:
-        return partition.types.quantities(partition.capacity)
+        # (A pool is shown when it is empty, too.)
+        return partition.types.quantities(partition.capacity) | (queue.by_name(queue.maximum) or {})
     return queue.by_name(queue.maximum) or {}
 
 
@@ -501,6 +523,7 @@ def application_tail(app: Application) -> ApplicationTailDao:
         max_request_priority=max_priority(app),
         start_time=app.started_ns // 1_000_000 if app.started_ns else NEVER_MS,
         resource_history=app.usage,
+        source=app.source,
     )
 
 
@@ -607,6 +630,7 @@ def allocation(held: Allocation) -> AllocationDao:
         originator=held.originator,
         bind_time=held.allocated_ns,
         uuid=held.uuid,
+        source=held.source,
     )
 
 
@@ -619,7 +643,8 @@ def foreign(held: Allocation) -> ForeignDao:
         resource=held.shape.quantities,
         priority=str(held.priority),
         node_id=held.node_id,
-        preemptable=held.tags.get(FOREIGN) != ALLOC_TYPE_STATIC,
+        preemptable=not held.source and held.tags.get(FOREIGN) != ALLOC_TYPE_STATIC,
+        source=held.source,
     )
 
 
@@ -649,6 +674,22 @@ def node_tail(node: Node) -> NodeTailDao:
         schedulable=node.schedulable,
         is_reserved=bool(node.reservations),
         reservations=[wanted.key for wanted in node.reservations],
+        sources=list(node.sources),
+        reported=_reported(node) if node.sources else None,
+        disputed=node.disputed,
+    )
+
+
+def _reported(node: Node) -> ReportedDao | None:
+    report = node.reported
+    if report is None:
+        return None
+    return ReportedDao(
+        created=report.capacity is not None,
+        capacity=report.capacity or {},
+        occupied=report.occupied,
+        attributes=report.attributes,
+        schedulable=report.schedulable,
     )
 
 

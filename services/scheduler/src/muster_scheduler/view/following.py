@@ -17,6 +17,7 @@ from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key
 
+from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState, StateFolder
 from muster_scheduler.view import metrics
 from muster_scheduler.view.settings import ViewSettings
@@ -64,6 +65,11 @@ class PartitionFollower:
     def rms(self) -> dict[str, RmState]:
         """The partition's RMs, by id."""
         return self._folder.rms if self._folder is not None else {}
+
+    @property
+    def external(self) -> dict[str, ExternalBooks]:
+        """What sources outside of the RMs said, by the RM's id; also of RMs that have not registered."""
+        return self._folder.external if self._folder is not None else {}
 
     @property
     def settled(self) -> bool:

@@ -32,6 +32,7 @@ class HealthCheck:
     states: Sequence[RmState]
     problems: Sequence[str]
     lagging: str = ""
+    lost_sources: Sequence[str] = ()
     negative_partitions: list[str] = field(default_factory=list)
     negative_nodes: list[str] = field(default_factory=list)
     overcommitted: list[str] = field(default_factory=list)
@@ -48,7 +49,7 @@ class HealthCheck:
                 yield from self._look_at(f"{state.info.rm_id}/{partition.name}", partition)
 
     def result(self) -> dao.HealthDao:
-        """The answer, in the real core's order of checks; the last one is Muster's own."""
+        """The answer, in the real core's order of checks; the last two are Muster's own."""
         checks = [
             _check("Scheduling errors", "Every record of the state could be read and applied", self.problems),
             _check("Failed nodes", "No node is registered that could not be used", ()),
@@ -76,6 +77,7 @@ class HealthCheck:
                 self.orphans_of_apps,
             ),
             _check("State lag", "The view is not far behind the scheduler", [self.lagging] if self.lagging else ()),
+            _check("External sources", "Every source outside of the resource managers is heard", self.lost_sources),
         ]
         return dao.HealthDao(healthy=all(check.succeeded for check in checks), health_checks=checks)
 
@@ -97,6 +99,8 @@ class HealthCheck:
                     self._look_at_node(name, partition, node)
                     capacity = [total + value for total, value in zip(capacity, node.capacity, strict=True)]
             yield
+        for number in partition.types.pooled:
+            capacity[number] = partition.capacity[number]  # on no node
         if capacity != partition.capacity:
             self.unequal_partitions.append(f"partition {name}")
         for apps in _batches(partition.apps.values()):

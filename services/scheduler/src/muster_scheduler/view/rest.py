@@ -21,6 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from muster_scheduler.core.acl import GROUP_NAME, QUEUE_NAME, USER_NAME
 from muster_scheduler.core.config import partition_name
+from muster_scheduler.core.external import ExternalKind
+from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
@@ -29,6 +31,7 @@ from muster_scheduler.view import (
     explain,
     explain_node,
     explain_queue,
+    external,
     go,
     metrics,
     placement_rules,
@@ -73,6 +76,10 @@ class Snapshot(Protocol):
 
     def states(self) -> Mapping[str, RmState]:
         """The RMs, by id; sorted."""
+        ...
+
+    def external(self) -> Mapping[str, ExternalBooks]:
+        """What sources outside of the RMs said, by the RM's id; sorted."""
         ...
 
     def lag_records(self, rm_id: str | None) -> int:
@@ -158,6 +165,9 @@ class ViewRest:
                 ("/ws/v1/explain/node/{node}", self._explain_node),
                 ("/ws/v1/explain/preempted", self._explain_preempted),
                 ("/ws/v1/explain/preemption/{application}/{key}", self._explain_preemption),
+                ("/ws/v1/external", self._external),
+                ("/ws/v1/external/{source}", self._external_source),
+                (f"{partition}/external", self._external),
                 ("/ws/v1/metrics/snapshot", self._snapshot),
                 ("/ws/v1/resource-managers", self._resource_managers),
                 ("/ws/v1/resource-manager/configuration", self._configuration),
@@ -531,6 +541,36 @@ class ViewRest:
     async def _configuration(self, call: Call) -> Answer:
         return Answer(render.body(resource_managers.configuration(self._known(call).info)))
 
+    async def _external(self, call: Call) -> Answer:
+        rm_id, books = self._books(call)
+        partition = call.path.get("partition")
+        found = [each for each in books.all_sources() if partition in (None, each.partition)]
+        return Answer(external.sources(rm_id, found))
+
+    async def _external_source(self, call: Call) -> Answer:
+        _, books = self._books(call)
+        name, partition = call.path["source"], call.query.get("partition", "")
+        found = [each for each in external.named(books, name) if partition in ("", each.partition)]
+        if not found:
+            raise RequestRefused(404, f"Source not found: {_shown(name)}")
+        if len(found) > 1:
+            partitions = ", ".join(each.partition for each in found)
+            raise RequestRefused(400, f'Several partitions have this source, name one with "partition": {partitions}')
+        kind, after, limit = _external_kind(call), _after(call), _limit(call, external.OBJECTS_DEFAULT)
+        return Answer(external.objects(found[0], kind, after, limit))
+
+    def _books(self, call: Call) -> tuple[str, ExternalBooks]:
+        """What sources said for the RM that the request names, or for the only one; it need not have registered."""
+        books, states = self._source.external(), self._source.states()
+        named = call.query.get("rm", "")
+        known = sorted({*books, *states})
+        if not named and len(known) > 1:
+            raise RequestRefused(400, f'Several resource managers are known, name one with "rm": {", ".join(known)}')
+        if named and named not in known:
+            raise RequestRefused(404, f"Resource manager not found: {_shown(named)}")
+        call.rm_id = named or next(iter(known), "") or None
+        return call.rm_id or "", books.get(call.rm_id or "") or ExternalBooks()
+
     async def _metrics(self, _call: Call) -> Answer:
         return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -559,7 +599,7 @@ def _parts(scope: Scope, path: str) -> list[str] | None:
     None: of the real core's paths, whose router sees the unescaped path only.
     """
     raw: bytes | None = scope.get("raw_path")
-    if not raw or not path.startswith("/ws/v1/explain/"):
+    if not raw or not path.startswith(("/ws/v1/explain/", "/ws/v1/external/")):
         return None
     return [unquote(part) for part in raw.decode("latin-1").partition("?")[0].split("/")[1:]]
 
@@ -600,6 +640,32 @@ def _nodes_max(call: Call) -> int:
     if not 0 < number <= NODES_MAX:
         raise RequestRefused(400, f"Number of nodes {_shown(text)}: expected 1 to {NODES_MAX}")
     return number
+
+
+def _limit(call: Call, default: int) -> int:
+    text = call.query.get("limit", "")
+    if not text:
+        return default
+    number = int(text) if _NUMBER.fullmatch(text) else 0
+    if not 0 < number <= external.OBJECTS_MAX:
+        raise RequestRefused(400, f"Limit {_shown(text)}: expected 1 to {external.OBJECTS_MAX}")
+    return number
+
+
+def _external_kind(call: Call) -> ExternalKind | None:
+    text = call.query.get("kind", "")
+    if text and text not in set(ExternalKind):
+        raise RequestRefused(400, f"Kind {_shown(text)} is not known: expected one of {', '.join(ExternalKind)}")
+    return ExternalKind(text) if text else None
+
+
+def _after(call: Call) -> external.Place | None:
+    """Where the last page ended, as that page said."""
+    text = call.query.get("after", "")
+    kind, slash, object_id = text.partition("/")
+    if text and (not slash or kind not in set(ExternalKind)):
+        raise RequestRefused(400, f'After {_shown(text)}: expected what the last page has as "next"')
+    return (kind, object_id) if text else None
 
 
 def _each(names: list[str], make: Callable[[str], Any]) -> Pieces:

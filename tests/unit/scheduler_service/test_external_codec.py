@@ -128,11 +128,20 @@ def test_what_is_wrong_is_told_on_both_sides_of_the_log(change: ExternalChange, 
         assert said in str(on_the_way_out.value)
 
 
+def _nested(depth: int) -> list[object]:
+    found: list[object] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     "what",
     [
         replace(NODE, capacity={"vcore": True}),
         replace(NODE, capacity={"vcore": 1.5}),
+        replace(NODE, capacity={"vcore": 10**5000}),
+        replace(NODE, capacity={"vcore": _nested(2_000)}),
         replace(NODE, capacity="many"),
         replace(NODE, schedulable="yes"),
         replace(NODE, attributes={"a": 1}),

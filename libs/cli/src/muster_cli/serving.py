@@ -18,6 +18,8 @@ from muster_bus.errors import BusError, LogUnavailable
 from muster_bus.log import Log
 from muster_bus.settings import make_log
 from muster_event_publisher.errors import SinkSettingsWrong
+from muster_scheduler.external.errors import NotSynced
+from muster_scheduler.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_service.http_server import HttpServer
 from rich.console import Console
 
@@ -258,6 +260,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
     try:
         asyncio.run(_run(settings, build, ready))
     except ServiceDied as error:
+        if isinstance(error.cause, NotSynced):  # nothing of ours is broken: a source is away, or wrong
+            raise CommandError(str(error.cause)) from error
         log.error("died", service=error.service, exc_info=error.cause)
         raise
     except StartFailed as error:
@@ -275,7 +279,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[], No
     with signals(stop):
         try:
             opened, parts, checks = build(settings, bus, clock)
-        except SinkSettingsWrong as error:
+        except (SinkSettingsWrong, ExternalSettingsWrong) as error:
             raise UsageError("\n".join(error.problems)) from error
         await run(
             [Opened("log", lambda: _open(bus, settings), bus.close), *opened],

@@ -16,7 +16,7 @@ from muster_scheduler.view.settings import ViewSettings
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from muster_cli import logs
-from muster_cli.composition import Composed, compose, parse_assignment
+from muster_cli.composition import Composed, Origin, compose, parse_assignment
 
 SETTINGS_VARIABLE = "MUSTER_SETTINGS"
 
@@ -76,7 +76,7 @@ def load(
         environment=given,
         flags=[*map(parse_assignment, assignments), *flags],
     )
-    return _with_parquet_moved(composed)
+    return _with_paths_beside_file(_with_parquet_moved(composed))
 
 
 def _with_parquet_moved(composed: Composed[MusterSettings]) -> Composed[MusterSettings]:
@@ -93,6 +93,17 @@ def _with_parquet_moved(composed: Composed[MusterSettings]) -> Composed[MusterSe
     table = {"location": SecretStr(str(publisher.parquet_dir)), **given}
     moved = publisher.model_copy(update={"parquet_dir": None, "sinks": {**publisher.sinks, "parquet": table}})
     return replace(composed, values=composed.values.model_copy(update={"publisher": moved}))
+
+
+def _with_paths_beside_file(composed: Composed[MusterSettings]) -> Composed[MusterSettings]:
+    """What informers' tables in a settings file call by a relative path is looked for beside that file."""
+    origin, place = composed.origins.get(("scheduler", "external", "informers"), (Origin.DEFAULT, ""))
+    if origin is not Origin.FILE or ("scheduler", "external", "base") in composed.origins:
+        return composed
+    scheduler = composed.values.scheduler
+    external = scheduler.external.model_copy(update={"base": Path(place).parent})
+    moved = scheduler.model_copy(update={"external": external})
+    return replace(composed, values=composed.values.model_copy(update={"scheduler": moved}))
 
 
 def embedded_defaults(data_dir: Path) -> dict[str, object]:

@@ -83,6 +83,10 @@ class ExternalSettings(BaseModel):
     instances: tuple[str, ...] = Field(
         (), description="Schedulers that share a fleet; each takes the nodes that it is responsible for; empty: all."
     )
+    base: Path = Field(
+        Path(),
+        description="Directory that paths in informers' tables are about; the settings file's, if they are there.",
+    )
     informers: dict[str, InformerTable] = Field(
         default_factory=dict, description="Informers by name: kind, rm, partition, …, and the options of the kind."
     )

@@ -11,6 +11,7 @@ from muster_bus.log import Log
 from muster_bus.partition_worker import PartitionWorker, Progress, WorkerState
 from muster_bus.topics import Topics
 
+from muster_scheduler.external.service import ExternalService
 from muster_scheduler.queue_yaml import load_queue_config
 from muster_scheduler.service.errors import BadDefaultConfig
 from muster_scheduler.service.machine import SchedulerMachine
@@ -22,13 +23,20 @@ log = structlog.get_logger(__name__)
 
 
 class SchedulerService:
-    """Decides. Knows no socket: it reads requests and writes what follows, in one transaction for each batch."""
+    """Decides. Knows no socket: it reads requests and writes what follows, in one transaction for each batch.
+
+    Beside it run the informers of the RMs that it decides for: what they bring comes in by the log, as all requests.
+
+    Raises muster_scheduler.external.errors.SettingsWrong: an informer or event handler cannot be made.
+    """
 
     def __init__(self, settings: SchedulerSettings, bus: Log, topics: Topics, clock: Clock) -> None:
         self._settings = settings
         self._log = bus
         self._topics = topics
         self._clock = clock
+        self._owned = settings.partitions or tuple(range(topics.partitions))
+        self._external = ExternalService(settings.external, bus, topics, clock, self._owned, str(uuid.uuid4()))
         self._workers: list[PartitionWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -38,8 +46,7 @@ class SchedulerService:
             self._default_config(), self._settings.policy_groups_dir, shared=self._settings.share_policy_groups
         )
         groups = UserGroups(self._settings.users)  # one for all: a directory that hangs costs one wait
-        owned = self._settings.partitions or tuple(range(self._topics.partitions))
-        for partition in owned:
+        for partition in self._owned:
             worker = PartitionWorker(
                 self._log,
                 self._topics,
@@ -53,32 +60,42 @@ class SchedulerService:
                     round(self._settings.check_invariants_every_s * 1e9),
                     groups,
                     self._clock.monotonic,
+                    self._external.gate,
                 ),
                 self._clock,
                 self._settings.worker,
             )
             self._workers.append(worker)
             self._tasks.append(asyncio.create_task(worker.run(), name=f"scheduler-{partition}"))
+        await self._external.start()
+        self._tasks.append(asyncio.create_task(self._external.wait(), name="external"))
 
     async def wait(self) -> None:
-        """Returns when stopped; raises what ended a worker (the process must then end: crash-only)."""
+        """Returns when stopped; raises what ended a worker (the process must then end: crash-only), and NotSynced."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
 
     async def stop(self) -> None:
         """Commits what was decided, and ends."""
+        await self._external.stop()
         for worker in self._workers:
             worker.stop()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def healthy(self) -> bool:
-        """Whether every owned partition is folded and makes progress."""
-        return not await self.problems()
+        """Whether every owned partition is folded and makes progress, and no informer is waited for any longer.
+
+        (A source that is lost later is a problem, and nothing that keeps the rest from being served.)
+        """
+        return self._external.synced and not self._worker_problems()
 
     async def problems(self) -> list[str]:
         """What does not work now, one sentence each."""
+        return [*self._worker_problems(), *self._external.problems()]
+
+    def _worker_problems(self) -> list[str]:
         if not self._workers:
             return ["no partition is owned"]
         return [_problem(progress) for progress in self.progress() if not progress.serving]

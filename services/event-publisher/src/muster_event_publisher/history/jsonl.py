@@ -5,7 +5,6 @@ The layout is that of ``files.py``. A line has the columns of the Parquet files,
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,10 +18,7 @@ from muster_event_publisher.history.files import FileSink, KnownIds, Summary, Un
 from muster_event_publisher.history.places import Place
 from muster_event_publisher.history.registry import FileOptions, SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import LastEvent
-
-# Events per slice of work, and the pause after it: as in parquet.py.
-_SLICE = 256
-_PAUSE_S = 0.0003
+from muster_event_publisher.history.slices import SLICE, pause
 
 
 class Line(msgspec.Struct):
@@ -105,8 +101,8 @@ class JsonlForm:
         return
 
     def _lines(self, partition: int, runs: list[EventRun]) -> Iterator[bytes]:
-        for run, first in [(whole, start) for whole in runs for start in range(0, len(whole), _SLICE)]:
-            columns = columns_of(run.values[first : first + _SLICE])
+        for run, first in [(whole, start) for whole in runs for start in range(0, len(whole), SLICE)]:
+            columns = columns_of(run.values[first : first + SLICE])
             lines = [
                 Line(
                     run.rm_id, run.instance, run.first_id + index, timestamp_ns, kind, kind_number, change,
@@ -119,7 +115,7 @@ class JsonlForm:
                 ) in enumerate(zip(*columns, strict=True), start=first)
             ]  # fmt: skip
             yield self._encoder.encode_lines(lines)
-            time.sleep(_PAUSE_S)
+            pause()
 
     def _content(self, lines: Iterator[bytes] | list[bytes]) -> list[bytes]:
         if not self._compress:

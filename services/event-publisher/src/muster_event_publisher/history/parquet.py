@@ -6,7 +6,6 @@ last event, and the highest id of each RM until then: enough to resume, and to f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,14 +19,11 @@ from muster_event_publisher.history.files import FileSink, KnownIds, Summary, Un
 from muster_event_publisher.history.places import Place
 from muster_event_publisher.history.registry import FileOptions, SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import LastEvent
+from muster_event_publisher.history.slices import SLICE, pause
 
 log = structlog.get_logger(__name__)
 
 SUFFIX = ".parquet"
-# Events per slice of work; about a millisecond in which the interpreter is ours.
-_SLICE = 256
-# Pause after a slice: long enough for a waiting event loop to take over, short against the slice.
-_PAUSE_S = 0.0003
 # Small enough that a look-up by id reads a part of a large file.
 _ROW_GROUP = 16 * 1024
 _FOOTER = b"muster"
@@ -170,8 +166,8 @@ def _table(partition: int, runs: list[EventRun]) -> Any:
     schema = _schema()
     batches = []
     for run in runs:
-        for start in range(0, len(run), _SLICE):
-            values = run.values[start : start + _SLICE]
+        for start in range(0, len(run), SLICE):
+            values = run.values[start : start + SLICE]
             columns = columns_of(values)
             ids = range(run.first_id + start, run.first_id + start + len(values))
             count = len(values)
@@ -193,12 +189,12 @@ def _table(partition: int, runs: list[EventRun]) -> Any:
                         pa.array(columns.message, pa.string()),
                         pa.array(columns.resource, pa.map_(pa.string(), pa.int64())),
                         pa.array([partition] * count, pa.int32()),
-                        pa.array(run.offsets[start : start + _SLICE], pa.int64()),
+                        pa.array(run.offsets[start : start + SLICE], pa.int64()),
                     ],
                     schema=schema,
                 )
             )
-            time.sleep(_PAUSE_S)
+            pause()
     return pa.Table.from_batches(batches, schema)
 
 

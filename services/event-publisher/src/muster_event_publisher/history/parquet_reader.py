@@ -21,14 +21,13 @@ from muster_event_publisher.history.parquet import SUFFIX, Footer, read_footer
 from muster_event_publisher.history.places import Place
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import FileOptions, SinkContext, options_as
+from muster_event_publisher.history.slices import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
 
 # What is looked for is old, so a listing may be a little old too.
 _LISTED_FOR_S = 10.0
 # Footers do not change; a few hundred bytes each.
 _FOOTERS_KEPT = 4_096
-_SLICE = 256
-_PAUSE_S = 0.0003
 _COLUMNS = (
     "timestamp_ns", "type_number", "change_type_number", "change_detail_number", "object_id", "reference_id", "message",
     "resource",
@@ -137,9 +136,9 @@ class ParquetReader:
         if table.num_rows != last - first + 1:
             raise Unreadable(f"{path} has {table.num_rows} of the events {first} to {last} of {rm_id}")
         values: list[bytes] = []
-        for start in range(0, table.num_rows, _SLICE):
-            piece = table.slice(start, _SLICE)
+        for start in range(0, table.num_rows, SLICE):
+            piece = table.slice(start, SLICE)
             columns = [piece[name].to_pylist() for name in _COLUMNS]
             values += [serialised(*row) for row in zip(*columns, strict=True)]
-            time.sleep(_PAUSE_S)
+            pause()
         return values

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -33,6 +32,7 @@ from muster_event_publisher.history.postgres_schema import MIGRATIONS
 from muster_event_publisher.history.postgres_server import PostgresServer
 from muster_event_publisher.history.registry import SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import FlushPolicy, LastEvent, Progress
+from muster_event_publisher.history.slices import SLICE, pause
 from muster_event_publisher.settings import plain_schema
 
 log = structlog.get_logger(__name__)
@@ -40,8 +40,6 @@ log = structlog.get_logger(__name__)
 _DAY_NS = 24 * 60 * 60 * 1_000_000_000
 # Two publishers that start at once migrate one after the other.
 _MIGRATION_LOCK = 0x6D7573746572
-# Rows between two chances for the event loop; about a millisecond.
-_YIELD_EVERY = 250
 # Longest time for all migrations: an index on a large table takes minutes.
 _MIGRATION_S = 6 * 3600.0
 # How often it is looked whether a day is over its time, and how long a drop waits for readers before it is put off.
@@ -51,8 +49,6 @@ _DROP_LOCK_TIMEOUT = "2s"
 _REFUSED = ("22", "23", "54")
 # Characters of an id that are stored; the longest that fits into an index whatever they are.
 _LONG_ID = 600
-# Pause of the decoding thread: long enough for a waiting event loop to take over.
-_PAUSE_S = 0.0003
 
 _COLUMNS = (
     "instance", "id", "rm", "timestamp_ns", "type", "type_number", "change_type", "change_type_number",
@@ -304,10 +300,10 @@ class PostgresSink:
 
 def _rows(runs: list[EventRun]) -> list[_Row]:
     rows: list[_Row] = []
-    for run, first in [(whole, start) for whole in runs for start in range(0, len(whole), _YIELD_EVERY)]:
-        values = run.values[first : first + _YIELD_EVERY]
+    for run, first in [(whole, start) for whole in runs for start in range(0, len(whole), SLICE)]:
+        values = run.values[first : first + SLICE]
         columns = columns_of(values)
-        time.sleep(_PAUSE_S)
+        pause()
         rm_id, instance = storable(run.rm_id), storable(run.instance)
         for index, (value, row) in enumerate(
             zip(values, zip(*columns, strict=True), strict=True), run.first_id + first
@@ -333,7 +329,7 @@ async def _slowly(rows: list[_Row]) -> AsyncIterator[_Row]:
     """The rows, with a chance for the event loop now and then: encoding them is done on it."""
     for number, row in enumerate(rows, start=1):
         yield row
-        if number % _YIELD_EVERY == 0:
+        if number % SLICE == 0:
             await asyncio.sleep(0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,8 @@ from muster_event_publisher.history.postgres import PostgresOptions, storable
 from muster_event_publisher.history.postgres_server import PostgresServer
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import SinkContext, options_as
+from muster_event_publisher.history.slices import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
-
-_SLICE = 256
-_PAUSE_S = 0.0003
 
 
 def make_reader(options: Mapping[str, object], context: SinkContext) -> PostgresReader:
@@ -92,6 +89,6 @@ def _consecutive(rows: Sequence[Any]) -> OldEvents | None:
             quantities = list(decode(resource).items())
             record = serialised(at_ns, kind, change, detail, object_id, reference_id, message, quantities)
         found.values.append(record)
-        if number % _SLICE == 0:
-            time.sleep(_PAUSE_S)
+        if number % SLICE == 0:
+            pause()
     return found

@@ -7,7 +7,7 @@ import json
 
 import httpx
 import pytest
-from muster_event_publisher.errors import RequestRefused
+from muster_event_publisher.errors import RequestRefused, known_rms
 from muster_event_publisher.render import batch_json, event_json
 from muster_event_publisher.rest import answer_json, get_endpoint
 from muster_service.go_json import error_body
@@ -152,12 +152,20 @@ async def test_several_rms_are_kept_apart() -> None:
         await until_next(publisher, "two & more", 2)
         answer = await publisher.http.get(BATCH)
         assert answer.status_code == 400
-        assert answer.content == error_body(400, 'parameter "rm" is needed; known RMs: one, two & more')
+        known = "; known RMs: 'one', 'two & more'"
+        assert answer.content == error_body(400, f'parameter "rm" is needed{known}')
         assert (await publisher.http.get(BATCH, params={"rm": "one"})).content == body(0, 2, range(3))
         assert (await publisher.http.get(BATCH, params={"rm": "two & more"})).content == body(0, 1, range(2))
         answer = await publisher.http.get(BATCH, params={"rm": "three"})
         assert answer.status_code == 404
-        assert answer.content == error_body(404, 'parameter "rm": no events of three; known RMs: one, two & more')
+        assert answer.content == error_body(404, f'parameter "rm": no events of {"three"!r}{known}')
+        answer = await publisher.http.get(BATCH, params={"rm": "ä" * 1_000})
+        assert answer.json()["message"].endswith(rf"\xe4\xe4'… (1000 characters){known}")
+
+
+def test_of_many_rms_the_first_are_named() -> None:
+    assert known_rms([f"rm-{number}" for number in range(12)]).endswith(", 'rm-8', 'rm-9' and 2 more")
+    assert known_rms([]) == "; no RM has events yet"
 
 
 async def test_before_the_first_event_the_answer_is_empty() -> None:

@@ -228,7 +228,7 @@ async def test_bad_questions_get_a_clear_error(query: str, said: str) -> None:
 async def test_the_rm_must_be_named_where_there_are_several() -> None:
     async with asked([Life(1, "rm-a").live(30), Life(2, "rm-b").live(30)]) as http:
         answer = await http.get("/ws/v1/usage?kind=queue")
-        assert (answer.status_code, "known RMs: rm-a, rm-b" in answer.text) == (400, True)
+        assert (answer.status_code, "known RMs: 'rm-a', 'rm-b'" in answer.text) == (400, True)
         answer = await http.get("/ws/v1/usage?kind=queue&rm=rm-c")
         assert (answer.status_code, "no usage of 'rm-c'" in answer.text) == (404, True)
         assert (await http.get("/ws/v1/usage?kind=queue&rm=rm-b")).json()["rm"] == "rm-b"

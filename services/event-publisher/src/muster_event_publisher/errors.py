@@ -24,7 +24,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
+
+_SHOWN_CHARACTERS, _SHOWN_RMS = 60, 10
+
+
+def shown(text: str) -> str:
+    """A text that somebody sent, as it stands in an error: in ASCII, and not all of a long one."""
+    return ascii(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!a}… ({len(text)} characters)"
+
+
+def known_rms(rm_ids: Sequence[str], what: str = "events") -> str:
+    """What an error about an RM ends with: which there are, or that none has any of ``what``."""
+    if not rm_ids:
+        return f"; no RM has {what} yet"
+    more = f" and {len(rm_ids) - _SHOWN_RMS} more" if len(rm_ids) > _SHOWN_RMS else ""
+    return f"; known RMs: {', '.join(map(shown, rm_ids[:_SHOWN_RMS]))}{more}"
 
 
 class PublisherError(Exception):

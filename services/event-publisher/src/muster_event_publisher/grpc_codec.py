@@ -15,7 +15,7 @@ from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.si.v1.si_pb2 import EventRecord
 
 from muster_event_publisher.codec import UNREADABLE_MESSAGE, decode
-from muster_event_publisher.errors import BadRequest
+from muster_event_publisher.errors import BadRequest, shown
 from muster_event_publisher.filters import EventFilter, Seen
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Events"].full_name
@@ -25,7 +25,6 @@ QUEUE_APP_MARK = EventRecord(eventChangeDetail=EventRecord.QUEUE_APP).SerializeT
 
 COUNT_DEFAULT = 1_000
 _ID_CHARACTERS_MAX, _QUEUE_CHARACTERS_MAX, _OBJECT_IDS_MAX = 1_024, 1_024, 100
-_SHOWN = 60
 
 _ENUMS: dict[str, dict[int, str]] = {
     "types": {number: name for name, number in EventRecord.Type.items() if number},
@@ -132,7 +131,7 @@ def _filter(request: Any) -> EventFilter:
     _check_text("filter.application_id", given.application_id, _ID_CHARACTERS_MAX)
     _check_text("filter.queue", given.queue, _QUEUE_CHARACTERS_MAX)
     if given.queue and given.queue.split(".", 1)[0] != "root":
-        raise BadRequest(f"filter.queue: {_shown(given.queue)}, expected a full path, such as root.default")
+        raise BadRequest(f"filter.queue: {shown(given.queue)}, expected a full path, such as root.default")
     return EventFilter(
         numbers["types"],
         numbers["change_types"],
@@ -154,11 +153,7 @@ def _numbers(name: str, given: Iterable[int]) -> frozenset[int]:
 
 def _check_text(name: str, text: str, limit: int) -> None:
     if len(text) > limit:
-        raise BadRequest(f"{name}: {_shown(text)}, expected at most {limit} characters")
-
-
-def _shown(text: str) -> str:
-    return ascii(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!a}… ({len(text)} characters)"
+        raise BadRequest(f"{name}: {shown(text)}, expected at most {limit} characters")
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

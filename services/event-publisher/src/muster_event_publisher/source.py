@@ -10,7 +10,7 @@ from muster_bus.errors import LogError
 from muster_bus.topics import Topics
 from muster_service.event_settings import DEFAULT, EventSettings
 
-from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError
+from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.log_search import LogSearch, OldEvents
 from muster_event_publisher.render import EventLines
@@ -79,10 +79,10 @@ class EventSource:
             if not tracks(rm_id):
                 raise RequestRefused(500, _DISABLED)
             if ring is None:
-                raise RequestRefused(404, f'parameter "rm": no events of {rm_id}{_listed(known)}')
+                raise RequestRefused(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
             return ring
         if len(known) > 1:
-            raise RequestRefused(400, f'parameter "rm" is needed{_listed(known)}')
+            raise RequestRefused(400, f'parameter "rm" is needed{known_rms(known)}')
         if known:
             return self.rings.get(known[0])
         # Nobody's events are to be had: is there somebody who might still have some?
@@ -136,7 +136,3 @@ class EventSource:
         if error is not None and (best is None or best.first_id != start):
             raise error
         return best
-
-
-def _listed(rm_ids: list[str]) -> str:
-    return f"; known RMs: {', '.join(rm_ids)}" if rm_ids else "; no RM has events yet"

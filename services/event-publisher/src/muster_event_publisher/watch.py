@@ -30,6 +30,7 @@ from muster_event_publisher.errors import (
     OldEventsAway,
     TooManyWatchers,
     WatchEnded,
+    known_rms,
 )
 from muster_event_publisher.filters import LOOK_BACK, EventFilter, QueueIndex, Seen, passes_request, passing
 from muster_event_publisher.grpc_codec import (
@@ -311,14 +312,14 @@ class EventHub:
         rm_id = query.rm_id
         if not rm_id:
             if len(known) != 1:
-                raise BadRequest(f"rm_id: empty, expected an RM's id{_listed(known)}")
+                raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(known)}")
             rm_id = known[0]
         is_known = rm_id in known or self.requests.get(rm_id) is not None
         if not query.requests:
             self.check_tracked(rm_id)
         ring = rings.get(rm_id)
         if not is_known or (ring is None and not query.requests):
-            raise NoEvents(f"rm_id: no events of {rm_id!a}{_listed(known)}")
+            raise NoEvents(f"rm_id: no events of {rm_id!a}{known_rms(known)}")
         return rm_id, ring
 
     def check_tracked(self, rm_id: str) -> None:
@@ -544,11 +545,6 @@ def _check_instance(ring: EventRing, query: Query) -> None:
         raise NotAsThingsAre(
             f"instance: {query.instance!a} is gone; event ids began anew with instance {ring.instance!a}"
         )
-
-
-def _listed(rm_ids: list[str]) -> str:
-    few = ", ".join(ascii(rm_id) for rm_id in rm_ids[:10])
-    return f"; known RMs: {few}" if rm_ids else "; no RM has events yet"
 
 
 async def _read(source: EventSource, ring: EventRing, start: int, count: int) -> Read:

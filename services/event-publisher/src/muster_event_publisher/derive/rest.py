@@ -24,7 +24,7 @@ from muster_event_publisher import metrics
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.table import RmKnown, UsageTable, WindowSum
 from muster_event_publisher.derive.usage import S_IN_NS, Kind, seconds
-from muster_event_publisher.errors import RequestRefused
+from muster_event_publisher.errors import RequestRefused, known_rms, shown
 from muster_event_publisher.rest import answer_json, get_endpoint
 
 log = structlog.get_logger(__name__)
@@ -123,7 +123,7 @@ class UsageRest:
         rm_id, known = self._rm(query)
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
-            raise RequestRefused(404, f'parameter "name": no usage of {kind} {name[:100]!r}')
+            raise RequestRefused(404, f'parameter "name": no usage of {kind} {shown(name)}')
         if known is None:
             return await answer_json(request, b'{"usage":[]}\n')
         window_s = known.window_ns // S_IN_NS
@@ -166,9 +166,9 @@ class UsageRest:
 
     def _rm(self, query: dict[str, str]) -> tuple[str, RmKnown | None]:
         asked, there = query.get("rm", ""), self.table.rm_ids()
-        listed = f"; known RMs: {', '.join(there)}" if there else "; no RM has usage yet"
+        listed = known_rms(there, "usage")
         if asked and asked not in there:
-            raise RequestRefused(404, f'parameter "rm": no usage of {asked[:100]!r}{listed}')
+            raise RequestRefused(404, f'parameter "rm": no usage of {shown(asked)}{listed}')
         if not asked and len(there) > 1:
             raise RequestRefused(400, f'parameter "rm" is needed{listed}')
         rm_id = asked or (there[0] if there else "")

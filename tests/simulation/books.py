@@ -520,15 +520,6 @@ class Books:
                 return f"queue {path} runs {most}"
         return ""
 
-    def may_start_limited(self, app: BookedApp) -> bool:
-        """Whether some maximum of applications concerns an application that does not run."""
-        if app.state == "Running":
-            return False
-        paths = self.queues[app.queue].parents()
-        return any(bound.applications for bound in app.bounds) or any(
-            self.queues[path].max_applications for path in paths
-        )
-
     def listed(self) -> list[BookedNode]:
         """The nodes that anybody may be placed on."""
         return [node for node in self.nodes.values() if node.usable and not node.reservations]

@@ -156,29 +156,22 @@ class RmSettings:
             raise
         for record in records:
             # Nearly everything here is something else: only keys are looked at.
-            if record.key is None:
-                continue
-            if _MARK in record.key:
-                self._take(record.key, record.value)
-            elif _APPLICATION_MARK in record.key:
-                self._take_application(record.key, record.value)
+            key = record.key
+            if key is not None and (_MARK in key or _APPLICATION_MARK in key):
+                self._take(key, record.value)
         return len(records)
 
-    def _take_application(self, key: bytes, value: bytes | None) -> None:
+    def _take(self, key: bytes, value: bytes | None) -> None:
         try:
             rm_id, kind, parts = parse_state_key(key)
         except ValueError:
             return
-        if kind == APPLICATION and len(parts) == 2:
+        if kind == REGISTRATION:
+            self._take_registration(rm_id, value)
+        elif kind == APPLICATION and len(parts) == 2:
             self.app_queues.take(rm_id, parts[1], value)
 
-    def _take(self, key: bytes, value: bytes | None) -> None:
-        try:
-            rm_id, kind, _ = parse_state_key(key)
-        except ValueError:
-            return
-        if kind != REGISTRATION:
-            return
+    def _take_registration(self, rm_id: str, value: bytes | None) -> None:
         before = self.of(rm_id)
         if value is None:
             self._said.pop(rm_id, None)

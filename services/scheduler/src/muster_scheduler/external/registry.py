@@ -12,7 +12,8 @@ over-commit quietly.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
 from typing import Any, cast
@@ -189,12 +190,18 @@ def _origin_of(found: EntryPoint | Callable[..., Any]) -> str:
         return f"{package} ({found.value})"
     module = getattr(found, "__module__", None) or type(found).__module__
     name = getattr(found, "__qualname__", None) or type(found).__qualname__
-    for package in packages_distributions().get(module.partition(".")[0], ()):
+    for package in _packages().get(module.partition(".")[0], ()):
         try:
             return f"{package} {version(package)} ({module}:{name})"
         except PackageNotFoundError:
             continue
     return f"this process ({module}:{name})"
+
+
+@lru_cache(maxsize=1)
+def _packages() -> Mapping[str, Sequence[str]]:
+    """Which packages a module can be of. (Looking takes a second where many are installed.)"""
+    return packages_distributions()
 
 
 def _place_of(error: BaseException) -> str:

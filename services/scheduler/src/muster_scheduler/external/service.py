@@ -31,8 +31,11 @@ from muster_scheduler.external.checks import plain
 from muster_scheduler.external.codec import SourceNote, encode
 from muster_scheduler.external.contract import HandlerContext, InformerContext
 from muster_scheduler.external.errors import NotSynced, SettingsWrong
+from muster_scheduler.external.filters import responsible_for
 from muster_scheduler.external.gate import Gate
 from muster_scheduler.external.informer import SharedIndexInformer
+from muster_scheduler.external.outlet import OfferOutlet, taker_of
+from muster_scheduler.external.registry import Registry
 from muster_scheduler.external.settings import ExternalSettings, InformerTable
 
 log = structlog.get_logger(__name__)
@@ -68,17 +71,20 @@ class _Bringing:
 
     :ivar synced: everything of its first listing is on the log.
     :ivar given_up: nobody waits for it any longer.
-    :ivar died: why it ended by itself; "": it did not.
+    :ivar outlet: what gives offers back; None: its source lends nothing.
+    :ivar died: why it ended by itself; "": it did not. ``outlet_died``: likewise.
     """
 
     name: str
     table: InformerTable
     cache: LogCache
     informer: SharedIndexInformer
+    outlet: OfferOutlet | None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     synced: bool = False
     given_up: bool = False
     died: str = ""
+    outlet_died: str = ""
 
     @property
     def drains(self) -> bool:
@@ -114,12 +120,16 @@ class ExternalService:
         clock: Clock,
         partitions: Collection[int],
         life: str,
+        *,
+        informers: Registry = registry.informers,
+        event_handlers: Registry = registry.event_handlers,
     ) -> None:
         self._settings = settings
         self._log = bus
         self._topics = topics
         self._clock = clock
         self._life = life
+        self._informers, self._event_handlers = informers, event_handlers
         self._writer = _LateWriter()
         self._bringing: list[_Bringing] = []
         self._waiting: asyncio.Task[None] | None = None
@@ -132,9 +142,9 @@ class ExternalService:
         settings = self._settings
         problems: list[str] = []
         # (Whoever registered a name twice is told so, also if nobody asks for it.)
-        for known in (registry.informers, registry.event_handlers):
+        for known in (self._informers, self._event_handlers):
             known.names()
-        registry.event_handlers.origin(settings.event_handler)
+        self._event_handlers.origin(settings.event_handler)
         registry.read_config(settings.config_path)
         for name, table in settings.informers.items():
             try:
@@ -152,7 +162,7 @@ class ExternalService:
         """An informer with its handler and cache, connected to nothing. Raises SettingsWrong."""
         place = {"rm": table.rm, "partition": table.partition_name}
         made_in = InformerContext(name, self._clock, str(self._settings.base))
-        source = registry.get_informer(table.kind, table.options(), made_in)
+        source = registry.get_informer(table.kind, table.options(), made_in, self._informers)
         cache = LogCache(
             rm_id=table.rm,
             partition=table.partition_name,
@@ -164,9 +174,8 @@ class ExternalService:
             clock=self._clock,
         )
         context = HandlerContext(table.kind, self._clock, table.handler_options(), {"source": name, **place})
-        handler = registry.get_event_handler(
-            table.handler or self._settings.event_handler, self._settings.config_path, cache, context
-        )
+        wanted = table.handler or self._settings.event_handler
+        handler = registry.get_event_handler(wanted, self._settings.config_path, cache, context, self._event_handlers)
         informer = SharedIndexInformer(
             name,
             source,
@@ -176,8 +185,24 @@ class ExternalService:
             on_state=lambda state, reason: cache.note(state, table.when_lost == "drain", reason),
             log_context=place,
         )
-        informer.add_event_handler(handler, distrust=cache.distrust, ready=cache.ready)
-        return _Bringing(name, table, cache, informer)
+        shared = self._settings.instances
+        predicate = responsible_for(self._settings.instance, shared) if shared else None
+        informer.add_event_handler(handler, predicate, distrust=cache.distrust, ready=cache.ready)
+        taker = taker_of(source)
+        outlet = (
+            None
+            if taker is None
+            else OfferOutlet(
+                rm_id=table.rm,
+                partition=table.partition_name,
+                source=name,
+                topic=self._topics.state,
+                log_partition=self._topics.partition_of(table.rm),
+                log=self._log,
+                taker=taker,
+            )
+        )
+        return _Bringing(name, table, cache, informer, outlet)
 
     @property
     def gate(self) -> Gate:
@@ -199,6 +224,8 @@ class ExternalService:
                 asyncio.create_task(self._run_cache(each), name=f"external-{each.name}-cache"),
                 asyncio.create_task(self._run_informer(each), name=f"external-{each.name}"),
             ]
+            if each.outlet is not None:
+                each.tasks.append(asyncio.create_task(self._run_outlet(each), name=f"external-{each.name}-outlet"))
         # 3. all of them
         self._waiting = asyncio.create_task(self._wait_synced(), name="external-sync")
 
@@ -259,6 +286,16 @@ class ExternalService:
             with contextlib.suppress(LogError):
                 await self._writer.append(OutRecord(self._topics.requests, partition, each.table.rm.encode(), value))
 
+    async def _run_outlet(self, each: _Bringing) -> None:
+        assert each.outlet is not None
+        try:
+            await each.outlet.run()
+        except LogError:
+            return  # it is closed: the process ends
+        except Exception as error:
+            log.exception("offers are given back no more", source=each.name)
+            each.outlet_died = plain(f"{type(error).__name__}: {masked_text(str(error))}")
+
     def _died(self, each: _Bringing, what: str, error: Exception) -> None:
         each.died = plain(f"its {what} failed: {type(error).__name__}: {masked_text(str(error))}")
         log.error("informer ended by a defect", source=each.name, what=what, exc_info=error)
@@ -311,4 +348,6 @@ def _problem(each: _Bringing) -> str:
         return f"{who} has not synced: {each.doing()}"
     if each.informer.state is SourceState.STALE:
         return f"{who}: {each.informer.last_error or each.informer.reason}; {then}"
+    if each.outlet is not None and (why := each.outlet_died or each.outlet.last_error):
+        return f"{who}: offers cannot be given back: {why}"
     return ""

@@ -67,8 +67,8 @@ class Limits:
             self._tracker(path, who, limit, group=group)
             for path, who, limit, group in self._found(app.queue, app.user, app.user_group)
         )
-        app.bounds = (*trackers, *app.queue.line)
         app.ledgers = (*trackers, *app.queue.ancestry)
+        self.bind(app)
         for waiting in app.groups.values():
             waiting.wait_key = (waiting.shape, trackers, waiting.required_node, waiting.apart)
         for tracker in trackers:
@@ -76,6 +76,10 @@ class Limits:
             tracker.running_applications += app.counted
             for number, value in enumerate(app.allocated):
                 tracker.allocated[number] += value
+
+    def bind(self, app: Application) -> None:
+        """Says whose limits its asks must keep: root has one while anything is pooled."""
+        app.bounds = app.ledgers if self._types.pooled else (*app.trackers, *app.queue.line)
 
     def leave(self, app: Application) -> None:
         """The application counts no more in its trackers."""

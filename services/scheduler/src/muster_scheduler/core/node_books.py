@@ -14,7 +14,7 @@ from muster_scheduler.core.node_index import NodeIndex
 from muster_scheduler.core.node_policies import Fragmentation, node_search
 from muster_scheduler.core.objects import Node
 from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
-from muster_scheduler.core.resources import add, subtract
+from muster_scheduler.core.resources import UNLIMITED, add, subtract
 
 if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
@@ -31,7 +31,9 @@ class NodeBooks:
     def weigh(self, config: PartitionConfig) -> None:
         """Takes what the configuration says of a node's score: how much each type counts, and which end is first."""
         number = self._partition.types.number
-        self._weights = [(number(name), weight) for name, weight in config.node_sort_weights.items() if weight > 0]
+        weights = ((number(name), weight) for name, weight in config.node_sort_weights.items() if weight > 0)
+        pooled = self._partition.types.pooled  # (each node has as much of it as any other)
+        self._weights = [each for each in weights if each[0] not in pooled]
         self._binpacking = config.node_sort_policy is not NodeSortPolicy.FAIR
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
@@ -40,11 +42,10 @@ class NodeBooks:
         """Takes a new node in."""
         partition = self._partition
         partition.nodes[node.node_id] = node
-        self._set_vector(node.capacity, capacity)
+        self._set_capacity(node, capacity)
         node.reported_occupied = dict(occupied)
         add(node.occupied, partition.types.items(occupied))
         self._measure(node)
-        add(partition.capacity, enumerate(node.capacity))
         partition.capacity_moved = True
         partition.capacity_version += 1
         self.list_node(node)
@@ -53,9 +54,8 @@ class NodeBooks:
     def set_node_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
         """Replaces a node's capacity; below what is allocated, the node is over-committed until releases mend it."""
         partition = self._partition
-        subtract(partition.capacity, enumerate(node.capacity))
-        self._set_vector(node.capacity, capacity)
-        add(partition.capacity, enumerate(node.capacity))
+        self._count(node, -1)
+        self._set_capacity(node, capacity)
         partition.capacity_moved = True
         partition.capacity_version += 1
         self.node_moved(node)
@@ -87,7 +87,7 @@ class NodeBooks:
         partition.version += 1
         partition.waiting.node_gone(node)
         partition.figures.gone(node)
-        subtract(partition.capacity, enumerate(node.capacity))
+        self._count(node, -1)
         partition.capacity_moved = True
         partition.capacity_version += 1
         del partition.nodes[node.node_id]
@@ -101,6 +101,22 @@ class NodeBooks:
         if node is not None:
             absolute = partition.types.quantities(node.occupied)
             out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
+
+    def take_pools(self, pooled: frozenset[int]) -> None:
+        """Types are pooled from now on that were not, or are no more: O(nodes), and rare."""
+        partition, types = self._partition, self._partition.types
+        come, gone = sorted(pooled - types.pooled), sorted(types.pooled - pooled)
+        types.pooled = pooled
+        for number in (*come, *gone):
+            partition.capacity[number] = 0
+        for node in partition.nodes.values():
+            for number in gone:
+                node.capacity[number] = own = node.pooled.pop(number, 0)
+                partition.capacity[number] += own
+            self._set_aside(node, come)
+            self._measure(node)
+        self.weigh(partition.config)
+        self.reindex()
 
     # ---- search ----------------------------------------------------------------------------------------------------
 
@@ -172,6 +188,27 @@ class NodeBooks:
         available, capacity, allocated, occupied = node.available, node.capacity, node.allocated, node.occupied
         for number in range(len(available)):
             available[number] = capacity[number] - allocated[number] - occupied[number]
+
+    def _set_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
+        self._set_vector(node.capacity, capacity)
+        node.pooled.clear()
+        self._set_aside(node, self._partition.types.pooled)
+        self._count(node, 1)
+
+    @staticmethod
+    def _set_aside(node: Node, pooled: Iterable[int]) -> None:
+        """Whatever the node says itself of pooled types: an ask that wants them may run on it."""
+        for number in pooled:
+            if own := node.capacity[number]:
+                node.pooled[number] = own
+            node.capacity[number] = UNLIMITED
+
+    def _count(self, node: Node, sign: int) -> None:
+        """Adds the node's capacity to the partition's, or takes it off; of pooled types that is what the pools have."""
+        total, pooled = self._partition.capacity, self._partition.types.pooled
+        for number, value in enumerate(node.capacity):
+            if number not in pooled:
+                total[number] += sign * value
 
     def _set_vector(self, vector: list[int], quantities: Mapping[str, int]) -> None:
         items = self._partition.types.items(quantities)

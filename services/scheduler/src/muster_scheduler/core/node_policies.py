@@ -363,7 +363,9 @@ class Fragmentation(ShapedIndex):
     def _take_workload(self) -> None:
         shapes = self.workload.shapes()
         names = self._types.names
-        self._gpus = [(number, milli) for number, name in enumerate(names) if (milli := _milli(name))]
+        pooled = self._types.pooled  # (of which no node has any)
+        gpus = ((number, _milli(name)) for number, name in enumerate(names) if number not in pooled)
+        self._gpus = [(number, milli) for number, milli in gpus if milli]
         wanted = [dict(shape.items) for shape, _ in shapes]
         self._weights = np.array([weight for _, weight in shapes], np.int64)
         self._demands = [

@@ -17,7 +17,7 @@ from muster_scheduler.core.config import ChildTemplateConfig
 from muster_scheduler.core.places import Bench, GangLines, Place
 from muster_scheduler.core.properties import QueuePolicy
 from muster_scheduler.core.reasons import Reason
-from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector
+from muster_scheduler.core.resources import UNLIMITED, Shape, Types, Vector, saturated
 from muster_scheduler.core.states import AppState, QueueState
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class Queue(Ledger):
 
     :ivar path: from root, lower case, dots between.
     :ivar ancestry: this queue and its ancestors up to root: where usage is summed.
-    :ivar line: the same without root: where limits are checked (root's max is the cluster, which the nodes decide).
+    :ivar line: the same without root: where limits are checked (root's max is the cluster, which the nodes decide; but
+        for pooled types, which are on no node).
     :ivar guaranteed: by type number; None: none.
     :ivar maximum: its max by type number; None: none. Of what it has of its own (``own_maximum``) and what ``sources``
         outside of the RM say (``external_maximum``), likewise by type number, the smaller one.
@@ -211,6 +212,7 @@ class Node:
     :ivar sources: those outside of the RM that take part in it, sorted. What counts is in the other fields.
     :ivar reported: what the RM itself says, where that is not just what counts; None: it is, or (with ``sources``) they
         brought the node, and the RM says nothing.
+    :ivar pooled: by type number, what is said of its own of types that are pooled: it does not count (``pools.py``).
     :ivar disputed: where the RM or one source says more than another, in words; "": nowhere.
     :ivar index_key: its key in the node index; None: not in it (draining, or reserved).
     :ivar reservations: the asks that it is kept free for, in order.
@@ -232,6 +234,7 @@ class Node:
         "inquiries",
         "node_id",
         "occupied",
+        "pooled",
         "published",
         "ready",
         "refused_by",
@@ -252,6 +255,7 @@ class Node:
         self.occupied: Vector = types.vector()
         self.allocated: Vector = types.vector()
         self.available: Vector = types.vector()
+        self.pooled: dict[int, int] = {}
         self.reported_occupied: dict[str, int] = {}
         self.sources: tuple[str, ...] = ()
         self.reported: NodeReport | None = None
@@ -272,6 +276,14 @@ class Node:
         """Takes what the RM says of it, also whether it is ready (seed 001, NodeReadyAttribute)."""
         self.attributes = dict(attributes)
         self.ready = is_ready(attributes) is not False
+
+    def named_capacity(self) -> dict[str, int]:
+        """Its capacity as it was said, by type name: that of pooled types too, which does not count."""
+        types = self.types
+        found = types.quantities(self.capacity)
+        if self.pooled:
+            found.update((types.names[number], saturated(value)) for number, value in self.pooled.items())
+        return found
 
     @property
     def of_rm(self) -> bool:
@@ -613,6 +625,11 @@ class Allocation(_Demanded):
         return unique_key(self.demand.key, self.ordinal)
 
     @property
+    def foreign_id(self) -> str:
+        """Under which a foreign allocation is filed: the RM's by its key, which may be any name; a source's apart."""
+        return foreign_id(self.demand.key, self.source)
+
+    @property
     def told(self) -> bool:
         """It was told to go, and counts until the RM confirms that it went."""
         return self.preempted is not None or self.timed_out or self.replaced_by is not None
@@ -634,6 +651,11 @@ def unique_key(key: str, ordinal: int) -> str:
     if "#" in key:
         key = key.replace("#", "##")
     return f"{key}#{ordinal}" if ordinal else key
+
+
+def foreign_id(key: str, source: str) -> str:
+    """See :attr:`Allocation.foreign_id`. (No name that comes in has this character.)"""
+    return f"{key}\0{source}" if source else key
 
 
 def made_uuid(submission: int, ordinal: int, now_ns: int) -> str:
@@ -884,7 +906,8 @@ class Application:
     :ivar repeats: those with an ordinal, by key and ordinal.
     :ivar by_uuid: those with a UUID.
     :ivar trackers: its user's and its group's ledgers on the way up, where limits stand.
-    :ivar bounds: whose limits its asks must keep, in the order of looking: those, then its queues below root.
+    :ivar bounds: whose limits its asks must keep, in the order of looking: those, then its queues below root (and root,
+        while anything is pooled).
     :ivar ledgers: where its allocations count: those, and all of its queues.
     :ivar usage: what it has used so far, see ``usage.py``.
     :ivar share: its fair share, as long as neither what it holds nor its queue's guaranteed changed; None: to measure.

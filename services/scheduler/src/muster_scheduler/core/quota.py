@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def delay_ns(partition: Partition, queue: Queue) -> int:
-    """How long the queue may be above its max; 0: for ever."""
-    return queue.policy.quota_preemption_delay_ns if partition.config.preemption.quota_enabled and queue.managed else 0
+    """How long the queue may be above its max; 0: for ever. (Root's are pools, of which nothing is taken back.)"""
+    enabled = partition.config.preemption.quota_enabled and queue.managed and queue.parent is not None
+    return queue.policy.quota_preemption_delay_ns if enabled else 0
 
 
 def is_over(queue: Queue) -> bool:

@@ -23,7 +23,7 @@ class ReasonCode(StrEnum):
     NO_NODE_HAS_ROOM = "NO_NODE_HAS_ROOM"
     # Each type is free somewhere, but no one node has all of them.
     FREE_RESOURCES_SCATTERED = "FREE_RESOURCES_SCATTERED"
-    # It would take the named queue over its max.
+    # It would take the named queue over its max. (Of root: a pool of the named type has not so much left.)
     QUEUE_MAX = "QUEUE_MAX"
     # The named queue runs as many applications as it may.
     QUEUE_MAX_APPLICATIONS = "QUEUE_MAX_APPLICATIONS"
@@ -122,7 +122,7 @@ class Reason:
     :param promised: of that type, what gangs that have started will still take there.
     :param task_group: the part of the gang that is not complete; ``placed`` of its ``members`` placeholders are.
     :param placeholder: the key of the placeholder that gives way.
-    :param said: why the RM refused the named node, in its words.
+    :param said: why the RM refused the named node, in its words; or why a pool gives nothing.
     :param because: why the rest of the gang's placeholders is pending, when that is known.
     :param since_ns: when this reason (code, queue, who, type) began.
     """
@@ -196,6 +196,9 @@ class Reason:
                 return "Each resource is free somewhere, but no one node has all of them free."
             case ReasonCode.RESERVED_FOR_OTHERS:
                 return "The nodes with room for it are kept free for asks that have waited longer."
+            case ReasonCode.QUEUE_MAX if self._is_pool:
+                held = f" {self.said[0].upper()}{self.said[1:]}." if self.said else ""
+                return f"{self._pool()}; {self.asked} more would go over.{held}"
             case ReasonCode.QUEUE_MAX:
                 return (
                     f"Queue {self.queue} uses {self.used} of its max of {self.limit} {kind}; "
@@ -224,7 +227,11 @@ class Reason:
                 whose = f"{self._subject()} uses {self.used} of the limit" if self.who else f"Queue {self.queue} uses"
                 there = f"{whose} of {self.limit} {kind} in queue {self.queue};"
                 if not self.who:
-                    there = f"{whose} {self.used} of its max of {self.limit} {kind};"
+                    there = (
+                        f"{self._pool()};"
+                        if self._is_pool
+                        else f"{whose} {self.used} of its max of {self.limit} {kind};"
+                    )
                 return f"{there}{promised} its gang asks for {self.asked} in all and starts as a whole."
             case ReasonCode.GANG_FORMING:
                 return self._forming()
@@ -267,6 +274,14 @@ class Reason:
             f"placeholder{'' if self.members == 1 else 's'} placed."
         )
         return said if self.because is None else f"{said} For the rest: {self.because.sentence()}"
+
+    @property
+    def _is_pool(self) -> bool:
+        """Root has no max but what pools have."""
+        return self.queue == "root" and not self.who
+
+    def _pool(self) -> str:
+        return f"The pool of {self.resource_type} has {self.limit}, of which {self.used} are used"
 
     def _subject(self) -> str:
         group = self.code in (ReasonCode.GROUP_LIMIT, ReasonCode.GROUP_MAX_APPLICATIONS) or self.of_group

@@ -23,6 +23,8 @@ INT64_MIN = -(1 << 63)
 
 # Larger than any sum of int64 quantities that a cluster can hold, so `used + asked > UNLIMITED` is never true.
 UNLIMITED = 1 << 120
+# What is left of that, however much was taken off.
+_BOUNDLESS = UNLIMITED >> 1
 
 # A cluster has a handful of types; a client that invents names must not grow every vector for ever.
 TYPES_MAX = 256
@@ -66,9 +68,11 @@ class Types:
     """The type names of one partition, numbered in the order of their first appearance, and its shapes.
 
     A new type lengthens every vector that was made here: rare, and the only place where all of them are touched.
+
+    :ivar pooled: the numbers of types that are in a pool (``pools.py``) and on no node: each has UNLIMITED of them.
     """
 
-    __slots__ = ("_shapes", "_vectors_by_fill", "names", "numbers")
+    __slots__ = ("_shapes", "_vectors_by_fill", "names", "numbers", "pooled")
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -76,6 +80,7 @@ class Types:
         # Weak: an RM whose every ask has another size must not fill the memory with shapes of the past.
         self._shapes: WeakValueDictionary[tuple[tuple[str, int], ...], Shape] = WeakValueDictionary()
         self._vectors_by_fill: dict[int, dict[int, Vector]] = {0: {}, UNLIMITED: {}}
+        self.pooled: frozenset[int] = frozenset()
 
     def number(self, name: str) -> int:
         """The type's number; a new name gets the next one. Raises TooManyTypes."""
@@ -129,7 +134,9 @@ class Types:
         return [(self.number(name), value) for name, value in quantities.items()]
 
     def quantities(self, vector: Vector) -> dict[str, int]:
-        """The non-zero entries by name, saturated."""
+        """The non-zero entries by name, saturated; what a node has of pooled types is no amount, and is left out."""
+        if self.pooled:
+            vector = [0 if value > _BOUNDLESS else value for value in vector]
         return {name: saturated(value) for name, value in zip(self.names, vector, strict=True) if value}
 
 

@@ -183,7 +183,7 @@ class Telling:
         if over & TOLD_USER:
             tell(f"Request '{key}' fits in the available user quota")
         if begun & TOLD_QUEUE:
-            tell(f"Request '{key}' does not fit in queue '{leaf.path}' {excess(leaf.line)}")
+            tell(f"Request '{key}' does not fit in queue '{leaf.path}' {excess(leaf.ancestry)}")
         if over & TOLD_QUEUE:
             tell(f"Request '{key}' has become schedulable in queue '{leaf.path}'")
         if begun & TOLD_REFUSED:

@@ -254,7 +254,7 @@ def _queues(partition: Partition, top: Queue) -> Pieces:
             state=queue.state.value,
             leaf=queue.leaf,
             guaranteed=queue.by_name(queue.guaranteed) or {},
-            max=quantities(partition.capacity) if is_root else queue.by_name(queue.maximum) or {},
+            max=(quantities(partition.capacity) if is_root else {}) | (queue.by_name(queue.maximum) or {}),
             allocated=quantities(queue.allocated),
             pending=quantities(queue.pending),
             preempting=quantities(queue.preempting),

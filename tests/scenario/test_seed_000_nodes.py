@@ -132,9 +132,17 @@ def test_update_replaces_capacity_occupied_and_attributes_where_said(cluster: Cl
 def test_an_update_that_says_nothing_new_writes_nothing(cluster: Cluster) -> None:
     item = NodeItem("n", NodeAction.CREATE, {"a": "1"}, {"vcore": 5, "memory": 0}, {"memory": 1})
     cluster.do(UpdateNodes((item,)))
-    again = NodeItem("n", NodeAction.UPDATE, {"a": "1"}, {"vcore": 5}, {"memory": 1})
+    again = NodeItem("n", NodeAction.UPDATE, {"a": "1"}, {"memory": 0, "vcore": 5}, {"memory": 1})
     out = cluster.do(UpdateNodes((again,)))
     assert (out.facts, out.events, list(out.objects())) == ([AcceptedNode("n")], [], [])
+
+
+def test_a_type_that_a_node_names_no_more_is_0_as_before(cluster: Cluster) -> None:
+    """It is no event; but it is on record, since what the RM says there is none of, nobody else can bring (seed 004)."""
+    cluster.node("n", vcore=5, memory=0)
+    out = cluster.do(nodes(NodeAction.UPDATE, {"n": {"vcore": 5}}))
+    assert (out.facts, out.events) == ([AcceptedNode("n")], [])
+    assert cluster.the_node("n").reported is None
 
 
 @pytest.mark.parametrize("said", ["false", "False", "0"])

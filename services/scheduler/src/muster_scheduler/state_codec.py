@@ -46,7 +46,8 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
     """The record's key."""
     match what:
         case Allocation():
-            return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key)
+            by = (what.source,) if what.source and what.app is None else ()
+            return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key, *by)
         case Ask():
             return state_key(rm_id, ASK, partition, what.app.app_id, what.key)
         case Waitlist():
@@ -108,7 +109,7 @@ def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> N
     """Takes a tombstone; ``parts`` are those of the key behind the partition."""
     match kind:
         case "alloc":
-            fold.drop_allocation(partition, parts[0], parts[1])
+            fold.drop_allocation(partition, *parts)
         case "ask":
             fold.drop_ask(partition, parts[0], parts[1])
         case "why":
@@ -329,13 +330,11 @@ def _gang(gang: Gang) -> pb.GangObject:
 
 
 def _node(partition: str, what: Node) -> bytes:
-    names = what.types.names
-    capacity = {names[number]: value for number, value in enumerate(what.capacity) if value}
     return pb.NodeObject(
         partition=partition,
         node_id=what.node_id,
         attributes=what.attributes,
-        capacity=_quantities(capacity),
+        capacity=_quantities(what.named_capacity()),
         occupied=_quantities(what.reported_occupied),
         schedulable=what.schedulable,
         submission=what.submission,

@@ -22,14 +22,18 @@ class Adoption:
         self._partition = partition
 
     def adopt(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool = True) -> None:
-        """Takes an allocation that the RM reports, without asking any limit, and echoes it (core-features §2.9)."""
+        """Takes an allocation that the RM reports, without asking any limit, and echoes it (core-features §2.9).
+
+        Likewise what a source outside of the RM runs; of that the RM is told nothing.
+        """
         partition = self._partition
         node = partition.nodes[allocation.node_id]
         partition.hold(allocation, node)
         out.touch(allocation, partition.name)
         if allocation.foreign:
             partition.node_books.occupied_event(node.node_id, out, now_ns)
-            out.facts.append(NewAllocation(partition.name, allocation, adopted=True))
+            if echo:
+                out.facts.append(NewAllocation(partition.name, allocation, adopted=True))
             return
         app = allocation.app
         assert app is not None
@@ -43,7 +47,8 @@ class Adoption:
             partition.waiting.may_run(app, out, now_ns)  # (it does, whatever the maxima say)
             partition.lifecycle.started(app, out, now_ns)
         partition.tell_new(allocation, out, now_ns, adopted=True, echo=echo)
-        self._tell_excess(allocation, node, out, now_ns)
+        if not allocation.source:
+            self._tell_excess(allocation, node, out, now_ns)
         quota.usage_changed(partition, app.queue, allocation.shape.items, out, now_ns)
 
     def change(
@@ -82,6 +87,7 @@ class Adoption:
             held.app, demand, node_id, now_ns if moved else held.allocated_ns, held.ordinal, uuid or held.uuid
         )
         new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
+        new.source = held.source
         if demand.placeholder:  # else it is no placeholder any more, and nobody takes its place
             new.replaced_by = held.replaced_by if partition.gangs.still_does(new, held.replaced_by) else ""
         self.give_back(held, out, now_ns)

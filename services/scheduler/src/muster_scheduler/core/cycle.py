@@ -301,7 +301,9 @@ class Cycle:
         if isinstance(ledger, Tracker):
             code = ReasonCode.GROUP_LIMIT if ledger.group else ReasonCode.USER_LIMIT
         name = self._partition.types.names[number]
-        return Reason(code, ledger.path, name, value, ledger.allocated[number], ledger.limit[number], who=ledger.who)
+        said = self._partition.pools.why_held(name) if ledger is self._partition.root else ""
+        used, limit = ledger.allocated[number], ledger.limit[number]
+        return Reason(code, ledger.path, name, value, used, limit, who=ledger.who, said=said)
 
     def _lacking_room(self, app: Application) -> tuple[Ledger, int, int] | None:
         """The limit that keeps the application's gang from starting; None: nothing does, or it has started."""

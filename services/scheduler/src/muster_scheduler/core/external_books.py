@@ -137,14 +137,16 @@ class OnNode:
 
     :ivar nodes: by source.
     :ivar offers: by source; and ``allocations``: those of whom it is said that they run there.
+    :ivar stale: by source, those of the allocations that cannot be relied on.
     """
 
-    __slots__ = ("allocations", "nodes", "offers")
+    __slots__ = ("allocations", "nodes", "offers", "stale")
 
     def __init__(self) -> None:
         self.nodes: dict[str, ExternalEntry] = {}
         self.offers: dict[str, dict[ExternalEntry, None]] = {}
         self.allocations: dict[str, dict[ExternalEntry, None]] = {}
+        self.stale: dict[str, dict[ExternalEntry, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.offers or self.allocations)
@@ -192,7 +194,10 @@ class PartitionBooks:
             case ExternalOffer():
                 self._on(entry.said.node_id).offers.setdefault(entry.source, {})[entry] = None
             case ExternalAllocation(node_id=node_id, app_id=app_id):
-                self._on(node_id).allocations.setdefault(entry.source, {})[entry] = None
+                on = self._on(node_id)
+                on.allocations.setdefault(entry.source, {})[entry] = None
+                if entry.stale:
+                    on.stale.setdefault(entry.source, {})[entry] = None
                 if app_id:
                     self.app_allocations.setdefault(app_id, {})[entry] = None
             case ExternalQueue():
@@ -203,7 +208,7 @@ class PartitionBooks:
                 self.pools.setdefault(entry.said.resource_type, {})[entry] = None
 
     def unfile(self, entry: ExternalEntry) -> None:
-        """Inverse of :meth:`file`; what the entry says must not have changed since."""
+        """Inverse of :meth:`file`; what the entry says, and whether it is stale, must not have changed since."""
         match entry.said:
             case ExternalNode(node_id=node_id):
                 del self.nodes[node_id].nodes[entry.source]
@@ -213,6 +218,8 @@ class PartitionBooks:
                 self._off(node_id)
             case ExternalAllocation(node_id=node_id, app_id=app_id):
                 _drop(self.nodes[node_id].allocations, entry.source, entry)
+                if entry.stale:
+                    _drop(self.nodes[node_id].stale, entry.source, entry)
                 self._off(node_id)
                 if app_id:
                     _drop(self.app_allocations, app_id, entry)
@@ -308,7 +315,8 @@ class ExternalBooks:
     ) -> None:
         state = command.state
         if state is SourceState.LIVE:
-            for entry in [entry for entry in owner.entries.values() if entry.life != owner.life]:
+            unnamed = [entry for entry in owner.entries.values() if entry.life != owner.life]
+            for entry in sorted(unnamed, key=lambda each: each.order):
                 self._forget(books, entry, changed)
         lost = state is SourceState.STALE or (owner.lost and state is SourceState.LISTING)
         # (While it lists again it is still known why it was lost.)
@@ -334,7 +342,9 @@ class ExternalBooks:
                 self._forget(books, entry, changed)
             elif not entry.stale or entry.life != owner.life:
                 counts = not entry.stale
+                books.unfile(entry)
                 entry.stale, entry.life = True, owner.life
+                books.file(entry)
                 changed.append(Changed(entry, entry.said, counts))
             return
         if entry is None:

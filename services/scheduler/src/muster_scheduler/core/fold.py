@@ -28,6 +28,7 @@ from muster_scheduler.core.objects import (
     Replaced,
     WaitKey,
     Waitlist,
+    foreign_id,
     unique_key,
 )
 from muster_scheduler.core.partition import Partition
@@ -141,6 +142,8 @@ def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
         queue.template = queue.parent.template
     queue.quota_ns = folded.quota_ns
     queue.published = True
+    if queue.parent is None:
+        partition.pools.fold()
     return queue
 
 
@@ -382,7 +385,7 @@ def fold_allocation(
     source: str = "",
 ) -> None:
     """Takes a recorded allocation."""
-    drop_allocation(partition, "" if foreign else item.app_id, unique_key(item.key, ordinal))
+    drop_allocation(partition, "" if foreign else item.app_id, unique_key(item.key, ordinal), source)
     app = None if foreign else partition.apps.get(item.app_id)
     if app is None and not foreign:
         return
@@ -396,10 +399,10 @@ def fold_allocation(
     partition.hold(allocation, partition.nodes.get(item.node_id))
 
 
-def drop_allocation(partition: Partition, app_id: str, unique: str) -> None:
-    """Takes an allocation's tombstone, with its unique key; ``app_id`` "": a foreign one."""
+def drop_allocation(partition: Partition, app_id: str, unique: str, source: str = "") -> None:
+    """Takes an allocation's tombstone, with its unique key; ``app_id`` "": a foreign one, of a source or the RM's."""
     if not app_id:
-        old = partition.foreign.get(unique.replace("##", "#"))
+        old = partition.foreign.get(foreign_id(unique.replace("##", "#"), source))
     else:
         app = partition.apps.get(app_id)
         old = app.allocations.get(unique) if app is not None else None

@@ -9,6 +9,7 @@ from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.lifecycle import counts_as_running
 from muster_scheduler.core.objects import Application, Ask, Ledger, Node, Queue, Tracker
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.resources import UNLIMITED
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import APP_TERMINAL
 
@@ -63,7 +64,8 @@ def _check_nodes(partition: Partition) -> None:
         for number, free in enumerate(node.available):
             whole = node.capacity[number] - node.allocated[number] - node.occupied[number]
             _must(free == whole, f"{node}: {free} {types.names[number]} available, should be {whole}")
-            capacity[number] += node.capacity[number]
+            if number not in types.pooled:
+                capacity[number] += node.capacity[number]
         listed = node.usable and not node.reservations and partition.searching
         _must((node.index_key is not None) == listed, f"{node}: in the index, but not to be searched (or not)")
         for ask in node.reservations:
@@ -71,6 +73,12 @@ def _check_nodes(partition: Partition) -> None:
         daemons = sum(bool(ask.demand.required_node) for ask in node.reservations)
         _must(daemons in (0, len(node.reservations)), f"{node} is kept free for a daemon and for others")
         _must(len(node.reservations) <= 1 or daemons > 1, f"{node} is kept free for more than one")
+    pools = partition.root.maximum or {}
+    _must(types.pooled == frozenset(pools), f"{sorted(types.pooled)} are pooled, root has pools of {sorted(pools)}")
+    for number, total in pools.items():
+        boundless = all(node.capacity[number] == UNLIMITED for node in partition.nodes.values())
+        _must(boundless, f"some node has a bound of {types.names[number]}, which is pooled")
+        capacity[number] = total
     _must(
         capacity == partition.capacity, f"partition {partition.name}: capacity {partition.capacity}, nodes {capacity}"
     )
@@ -111,7 +119,8 @@ def _check_trackers(partition: Partition) -> None:
     expected: dict[Tracker, tuple[list[int], int, int]] = {}
     for queue in partition.queues.values():
         for app in queue.applications.values():
-            _must(app.bounds == (*app.trackers, *queue.line), f"{app} keeps other limits than it counts in")
+            levels = queue.ancestry if partition.types.pooled else queue.line
+            _must(app.bounds == (*app.trackers, *levels), f"{app} keeps other limits than it counts in")
             _must(app.ledgers == (*app.trackers, *queue.ancestry), f"{app} counts elsewhere than where it is")
             for tracker in app.trackers:
                 allocated, running, members = expected.get(tracker, ([0] * size, 0, 0))

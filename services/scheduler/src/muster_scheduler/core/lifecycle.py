@@ -5,6 +5,7 @@ Also those that were not let in: they are remembered for a while, for those who 
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 from muster_si.constants import APP_TAG_STATE_AWARE_DISABLE
@@ -57,6 +58,27 @@ class Lifecycle:
 
     # ---- coming and going ------------------------------------------------------------------------------------------
 
+    def take_id(self, app: Application, out: Outcome) -> None:
+        """The id of a finished application is used again; that one stays visible under ``<id>-<seconds>``.
+
+        As a copy: what it held may have gone in this very outcome, and its tombstones carry the id that it had.
+        """
+        partition = self._partition
+        finished = partition.apps.pop(app.app_id, None)
+        if finished is None:
+            return
+        name = f"{finished.app_id}-{finished.finished_ns // 1_000_000_000}"
+        while name in partition.apps:
+            name += "x"
+        renamed = copy(finished)
+        renamed.app_id, renamed.published = name, False
+        finished.gone = True
+        partition.apps[name] = renamed
+        if renamed.deadline_ns:
+            partition.deadlines.append((renamed.deadline_ns, renamed))
+        out.touch(renamed, partition.name)
+        app.published, finished.published = finished.published, False  # the record under the id is the new one's
+
     def add_application(self, app: Application) -> None:
         """Takes an application into its queue."""
         partition = self._partition
@@ -66,7 +88,7 @@ class Lifecycle:
             partition.limits.join(app)
 
     def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """Removes an application with everything under it, at the RM's word."""
+        """Removes an application with everything under it, at the word of who brought it."""
         partition = self._partition
         for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
             partition.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
@@ -78,6 +100,7 @@ class Lifecycle:
                 Detail.ALLOC_CANCEL,
                 out,
                 now_ns,
+                tell=not allocation.source,
                 completing=False,
             )
         if app.counted:
@@ -113,6 +136,7 @@ class Lifecycle:
             partition.waiting.forget_those_of(queue, trackers, out)
         out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns)
         out.track(EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        partition.external.application_left(app.app_id)
         if not queue.applications and (not queue.managed or queue.state is QueueState.DRAINING):
             partition.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
@@ -125,7 +149,7 @@ class Lifecycle:
         app.state = state = next_app_state(f"application {app.app_id}", before, event, tuple(app.story))
         if state is before:
             return
-        if state is AppState.RUNNING and not app.started_ns and partition.previous_generation:
+        if state is AppState.RUNNING and not app.started_ns and partition.previous_generation and not app.source:
             self._tell_starting(app, event, out, now_ns)
         app.story.append((now_ns, state))
         if len(app.story) > STORY_MAX:
@@ -145,7 +169,8 @@ class Lifecycle:
             self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
             self._leave_queue(app, out, now_ns)
         out.track(EventType.APP, Change.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
-        out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
+        if not app.source:
+            out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
         out.touch(app, partition.name)
 
     def _tell_starting(self, app: Application, event: AppEvent, out: Outcome, now_ns: int) -> None:
@@ -167,8 +192,10 @@ class Lifecycle:
         """An application without asks and real allocations begins to complete; one that is ending may have ended.
 
         Placeholders are not what an application runs (seed 003, "Application completion"). But while its gang is still
-        to be used, they are what it waits with.
+        to be used, they are what it waits with. What a source brought ends when the source says so.
         """
+        if app.source:
+            return
         gang = app.gang
         placeholders = gang.held if gang is not None else 0
         if app.state is AppState.RESUMING and not placeholders:

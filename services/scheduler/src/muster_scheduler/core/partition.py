@@ -1,8 +1,9 @@
 """One partition: its objects, and the books of what is asked for and held.
 
 Whoever changes something comes here: the books of asks, allocations and reservations are kept in this module, the rest
-by a part each, which the partition holds: queues (``queue_tree.py``), nodes (``node_books.py``), applications
-(``lifecycle.py``), the ends of allocations (``releases.py``), and what the RM reports of them (``adoption.py``).
+by a part each, which the partition holds: queues (``queue_tree.py``), nodes (``node_books.py``, ``node_lives.py``),
+applications (``lifecycle.py``), the ends of allocations (``releases.py``), what the RM reports of them
+(``adoption.py``), and what sources outside of the RM say (``external_partition.py``).
 
 Every change keeps the books: what is allocated and pending on nodes, applications and all queues up to root; and tells
 ``waiting.py`` what gained, so that those who wait for it are looked at again. All of it is O(changed).
@@ -20,6 +21,8 @@ from muster_scheduler.core.claims import Claims
 from muster_scheduler.core.commands import AskItem, Termination
 from muster_scheduler.core.config import PartitionConfig, types_named
 from muster_scheduler.core.cycle import Cycle
+from muster_scheduler.core.external_books import PartitionBooks
+from muster_scheduler.core.external_partition import PartitionExternal
 from muster_scheduler.core.figures import NodeFigures
 from muster_scheduler.core.gangs import Gangs
 from muster_scheduler.core.inquiries import Refusals
@@ -27,6 +30,7 @@ from muster_scheduler.core.lifecycle import Lifecycle
 from muster_scheduler.core.limits import Limits, usage_events
 from muster_scheduler.core.node_books import NodeBooks
 from muster_scheduler.core.node_index import NodeIndex
+from muster_scheduler.core.node_lives import NodeLives
 from muster_scheduler.core.objects import (
     Allocation,
     Application,
@@ -48,6 +52,7 @@ from muster_scheduler.core.outcome import (
     ReleasedAsk,
     SchedulingState,
 )
+from muster_scheduler.core.pools import Pools
 from muster_scheduler.core.questions import Questions
 from muster_scheduler.core.queue_tree import QueueTree
 from muster_scheduler.core.releases import Releases
@@ -66,10 +71,13 @@ class Partition:
     :ivar searching: False while states are folded, and always in a follower: no order of nodes is kept then.
     :ivar apps: by id; finished ones stay until they expire, under ``<id>-<seconds>`` once their id is used again.
     :ivar rejected: by id, the latest that were not let in, oldest first.
-    :ivar foreign: by key: what others hold of the nodes.
-    :ivar capacity: sum over all nodes, draining ones too.
+    :ivar foreign: what others hold of the nodes, by :attr:`Allocation.foreign_id`.
+    :ivar capacity: sum over all nodes, draining ones too; of pooled types what the pools have.
     :ivar queue_tree: how queues come, change and go.
-    :ivar node_books: how nodes come, change and go.
+    :ivar node_books: the sums of nodes, and their places in the search.
+    :ivar node_lives: how nodes come, change and go.
+    :ivar external: what counts of what sources outside of the RM say.
+    :ivar pools: the types that are on no node.
     :ivar lifecycle: what becomes of applications.
     :ivar releases: how allocations end.
     :ivar adoption: what the RM reports of allocations.
@@ -89,7 +97,9 @@ class Partition:
     :ivar deadlines: (when, what) that came up and that the scheduler has not yet put on its clock.
     """
 
-    def __init__(self, config: PartitionConfig, *, searching: bool = True) -> None:
+    def __init__(
+        self, config: PartitionConfig, *, searching: bool = True, external: PartitionBooks | None = None
+    ) -> None:
         self.name = config.name
         self.searching = searching
         self.config = config
@@ -103,6 +113,9 @@ class Partition:
         self.capacity = self.types.vector()
         self.queue_tree = QueueTree(self)
         self.node_books = NodeBooks(self)
+        self.node_lives = NodeLives(self)
+        self.external = PartitionExternal(self, external if external is not None else PartitionBooks(config.name))
+        self.pools = Pools(self)
         self.lifecycle = Lifecycle(self)
         self.releases = Releases(self)
         self.adoption = Adoption(self)
@@ -150,6 +163,7 @@ class Partition:
         self.index = self.node_books.new_index()
         for node in self.nodes.values():
             self.node_books.list_node(node)
+        self.external.activate()
         self.gangs.activate()
         self.questions.activate()
         for app in self.apps.values():
@@ -367,9 +381,9 @@ class Partition:
         self.allocations_count += 1
         self.version += 1
         if allocation.foreign or app is None:
-            self.foreign[allocation.key] = allocation
+            self.foreign[allocation.foreign_id] = allocation
             if node is not None:
-                node.foreign[allocation.key] = allocation
+                node.foreign[allocation.foreign_id] = allocation
                 add(node.occupied, items)
                 self.node_books.node_took(node, items)
             return
@@ -400,8 +414,8 @@ class Partition:
         self.version += 1
         allocation.gone = True
         if allocation.foreign or app is None:
-            self.foreign.pop(allocation.key, None)
-            if node is not None and node.foreign.pop(allocation.key, None) is not None:
+            self.foreign.pop(allocation.foreign_id, None)
+            if node is not None and node.foreign.pop(allocation.foreign_id, None) is not None:
                 subtract(node.occupied, items)
                 self.node_books.node_moved(node)
             return

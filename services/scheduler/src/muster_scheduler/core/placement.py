@@ -76,6 +76,27 @@ def place(
     )
 
 
+def path_of(partition: Partition, queue: str) -> tuple[str, str]:
+    """The path of the leaf that a source names for its application, and ""; or "" and why it cannot go there.
+
+    No rule is asked, and no ACL: who runs it is known elsewhere. The leaf is made where there may be one.
+    """
+    path = queue.lower()
+    path = path if path.startswith(_QUALIFIED) or path == ROOT else f"{ROOT}.{path}"
+    found = partition.queues.get(path)
+    if found is None:
+        try:
+            _check_path(path)
+        except _Rejected as why:
+            return "", str(why)
+        found = _nearest(partition, path)
+        if found.leaf:
+            return "", f"queue {path}: {found.path} is a leaf"
+    elif not found.leaf:
+        return "", f"queue {path} is not a leaf"
+    return (path, "") if found.state is QueueState.ACTIVE else ("", f"queue {found.path} is {found.state.lower()}")
+
+
 # ---- rules -----------------------------------------------------------------------------------------------------------
 
 

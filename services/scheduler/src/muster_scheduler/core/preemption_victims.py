@@ -43,8 +43,11 @@ ByClass = dict[Class, dict[str, list[Allocation]]]
 
 
 def may_go(allocation: Allocation) -> bool:
-    """Whether the allocation can be told to go at all: it was not told yet, and has not one node to run on only."""
-    return not allocation.told and not allocation.demand.required_node
+    """Whether the allocation can be told to go at all: it was not told yet, and has not one node to run on only.
+
+    What a source outside of the RM runs goes when that says so.
+    """
+    return not (allocation.told or allocation.demand.required_node or allocation.source)
 
 
 def goes_whole(allocation: Allocation) -> bool:

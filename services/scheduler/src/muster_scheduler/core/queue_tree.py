@@ -53,6 +53,7 @@ class QueueTree:
     def link(self, queue: Queue) -> None:
         """Puts a new queue into the tree."""
         self._partition.queues[queue.path] = queue
+        self._partition.external.restrict(queue)
         if queue.parent is not None:
             queue.parent.children[queue.name] = queue
             queue.fair_max[:] = queue.parent.fair_max
@@ -73,6 +74,7 @@ class QueueTree:
                 by_name = queue.by_name(quantities)
                 out.track(EventType.QUEUE, Change.SET, what, queue.path, resource=by_name, now_ns=now_ns)
         out.touch(queue, self._partition.name)
+        self._partition.external.queue_is_there(queue, out)
 
     def limit_events(
         self,
@@ -81,15 +83,19 @@ class QueueTree:
         maximum: Mapping[int, int] | None,
         out: Outcome,
         now_ns: int,
+        dispute: str = "",
     ) -> None:
-        """The events of a queue whose guaranteed and max were these before."""
-        for old, new, detail in (
-            (guaranteed, queue.guaranteed, Detail.QUEUE_GUARANTEED),
-            (maximum, queue.maximum, Detail.QUEUE_MAX),
+        """The events of a queue whose guaranteed and max were these before.
+
+        :param dispute: who says otherwise of its max, in words.
+        """
+        for old, new, detail, message in (
+            (guaranteed, queue.guaranteed, Detail.QUEUE_GUARANTEED, ""),
+            (maximum, queue.maximum, Detail.QUEUE_MAX, dispute),
         ):
             if old != new:
                 by_name = queue.by_name(new) or {}
-                out.track(EventType.QUEUE, Change.SET, detail, queue.path, resource=by_name, now_ns=now_ns)
+                out.track(EventType.QUEUE, Change.SET, detail, queue.path, "", by_name, message, now_ns=now_ns)
 
     # ---- dynamic queues --------------------------------------------------------------------------------------------
 
@@ -143,7 +149,7 @@ class QueueTree:
         most = queue.max_applications
         queue.set_limits(
             guaranteed if guaranteed is not None else queue.by_name(queue.guaranteed),
-            maximum if maximum is not None else queue.by_name(queue.maximum),
+            maximum if maximum is not None else queue.by_name(queue.own_maximum),
         )
         queue.max_applications = max_applications or queue.max_applications
         if (queue.guaranteed, queue.maximum, queue.max_applications) == (*before, most):
@@ -182,6 +188,7 @@ class QueueTree:
         detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
         out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns)
         out.touch(queue, partition.name)
+        partition.external.queue_is_gone(queue, out)
 
     def remove_queue(self, queue: Queue) -> None:
         """Takes an empty queue out of the tree."""

@@ -128,7 +128,7 @@ class Releases:
 
     def tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
         """The events of an allocation that is gone."""
-        if detail is Detail.ALLOC_CANCEL or detail is Detail.ALLOC_NODEREMOVED:
+        if (detail is Detail.ALLOC_CANCEL or detail is Detail.ALLOC_NODEREMOVED) and not allocation.source:
             out.released += 1
         app = allocation.app
         if app is None or not out.tracking:

@@ -41,12 +41,11 @@ def obstacles(partition: Partition, config: PartitionConfig) -> list[str]:
 
 def removal_obstacles(partition: Partition) -> list[str]:
     """Why a partition that the configuration no longer has cannot go; empty: it can."""
-    live = sum(len(queue.applications) for queue in partition.queues.values())
-    if partition.nodes or live or partition.foreign:
-        return [
-            f"partition {partition.name} has {len(partition.nodes)} nodes and {live} applications and cannot be removed"
-        ]
-    return []
+    nodes = sum(node.of_rm for node in partition.nodes.values())
+    live = sum(not app.source for queue in partition.queues.values() for app in queue.applications.values())
+    if nodes or live or any(not foreign.source for foreign in partition.foreign.values()):
+        return [f"partition {partition.name} has {nodes} nodes and {live} applications and cannot be removed"]
+    return []  # (what sources say of it only waits for it to be there again)
 
 
 def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> None:
@@ -88,7 +87,8 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
 
 
 def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
-    """Takes a partition away against which nothing stands: finished applications, then queues."""
+    """Takes a partition away against which nothing stands: what sources brought, finished applications, then queues."""
+    partition.external.end(out, now_ns)
     for app in list(partition.apps.values()):
         partition.lifecycle.forget_application(app)
         out.touch(app, partition.name)

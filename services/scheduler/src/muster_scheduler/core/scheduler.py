@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 
 from muster_si.constants import FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE
@@ -35,10 +34,21 @@ from muster_scheduler.core.commands import (
 )
 from muster_scheduler.core.config import ClusterConfig, PartitionConfig, partition_name
 from muster_scheduler.core.external import SetSource, UpdateExternal
-from muster_scheduler.core.external_books import ExternalBooks
+from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry
+from muster_scheduler.core.external_partition import no_partition
 from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.limits import limit_events, link_event, usage_events
-from muster_scheduler.core.objects import Allocation, Application, Ask, Node, in_order, is_ready, made_uuid, unique_key
+from muster_scheduler.core.objects import (
+    Allocation,
+    Application,
+    Ask,
+    Node,
+    NodeReport,
+    in_order,
+    is_ready,
+    made_uuid,
+    unique_key,
+)
 from muster_scheduler.core.outcome import (
     AcceptedApplication,
     AcceptedNode,
@@ -55,7 +65,7 @@ from muster_scheduler.core.outcome import (
 )
 from muster_scheduler.core.partition import Partition, Timed, is_awaited
 from muster_scheduler.core.quota import rearm
-from muster_scheduler.core.resources import Shape, TooManyTypes, fits
+from muster_scheduler.core.resources import Shape, TooManyTypes
 from muster_scheduler.core.states import AppEvent, AppState
 
 _SHOWN_MAX = 200  # characters of a name in an answer
@@ -103,10 +113,13 @@ class SchedulerCore:
     # ---- door one --------------------------------------------------------------------------------------------------
 
     def start(self, now_ns: int, out: Outcome | None = None) -> Outcome:
-        """Announces the queues of a fresh registration."""
+        """Announces the queues of a fresh registration, and takes in what sources outside of the RM have said."""
         out = self._outcome(out)
         for partition in self.partitions.values():
             partition.queue_tree.announce_queues(out, now_ns)
+            partition.external.begin(out, now_ns)
+        self._leave_dormant(out)
+        self._collect_deadlines()
         return out
 
     def _outcome(self, out: Outcome | None) -> Outcome:
@@ -175,8 +188,7 @@ class SchedulerCore:
             case Answers():
                 self._answer(command, out, now_ns)
             case UpdateExternal() | SetSource():
-                for changed in self.external.apply(command, now_ns):
-                    out.touch(changed.what, changed.what.partition)
+                self._hear(command, out, now_ns)
             case SetEvents():
                 self._events = command
                 self._outcome(out)
@@ -186,8 +198,33 @@ class SchedulerCore:
                 self._previous_generation = command.previous
                 for each in self.partitions.values():
                     each.previous_generation = command.previous
+        self._catch_up(out, now_ns)
         self._collect_deadlines()
         return out
+
+    def _hear(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
+        """What a source says."""
+        changes = self.external.apply(command, now_ns)
+        partition = self.partitions.get(partition_name(command.partition))
+        if partition is not None:
+            partition.external.apply(changes, out, now_ns)
+            return
+        for what, _, _ in changes:
+            out.touch(what, what.partition)
+            if isinstance(what, ExternalEntry):
+                no_partition(what, out)
+
+    def _leave_dormant(self, out: Outcome) -> None:
+        """What sources say of partitions that there are not."""
+        for name, books in self.external.partitions.items():
+            if name not in self.partitions:
+                for entry in books.entries():
+                    no_partition(entry, out)
+
+    def _catch_up(self, out: Outcome, now_ns: int) -> None:
+        for partition in self.partitions.values():
+            if partition.external.is_behind:
+                partition.external.catch_up(out, now_ns)
 
     def obstacles(self, config: ClusterConfig) -> tuple[str, ...]:
         """Why another configuration, valid in itself, cannot be applied to what is there; empty: it can."""
@@ -211,19 +248,22 @@ class SchedulerCore:
             if known is not None:
                 known.questions.withdraw_all(out)
                 reload.reconfigure(known, each, out, now_ns)
+                known.external.reconfigured(out, now_ns)
                 continue
             self.partitions[name] = new = self._new_partition(each)
             new.questions.take_policy(self._policy, out, now_ns)
             new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
             new.queue_tree.announce_queues(out, now_ns)
+            new.external.begin(out, now_ns)
         self.partitions = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
         self.config = config
         return ()
 
     def _new_partition(self, config: PartitionConfig) -> Partition:
-        partition = Partition(config, searching=self._searching)
-        partition.questions.number = self._submission  # (one order for all numbers: it survives restarts)
+        partition = Partition(config, searching=self._searching, external=self.external.of(config.name))
+        # (One order for all numbers: it survives restarts.)
+        partition.questions.number = partition.node_lives.number = self._submission
         partition.telling.want(self._events.requests)
         return partition
 
@@ -260,6 +300,7 @@ class SchedulerCore:
                 left -= partition.cycle.run(out, now_ns, left)
                 if left <= 0 or not partition.waiting.stirred:
                     break
+        self._catch_up(out, now_ns)
         self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
         self._collect_deadlines()
         return out
@@ -343,9 +384,13 @@ class SchedulerCore:
         """
         name = partition_name(item.partition)
         partition = self.partitions.get(name)
-        if creates or (partition is not None and item.node_id in partition.nodes):
+        known = partition.nodes.get(item.node_id) if partition is not None else None
+        if creates or (known is not None and (known.of_rm or item.partition)):
             return partition, "" if partition is not None else _no_partition(item)
-        others = [each.name for each in self.partitions.values() if item.node_id in each.nodes]
+        holders = [each for each in self.partitions.values() if item.node_id in each.nodes]
+        # (One that a source brought is meant only where the RM has none of that id.)
+        own = [each for each in holders if each.nodes[item.node_id].of_rm]
+        others = [each.name for each in own or holders]
         if not item.partition and len(others) == 1:
             return self.partitions[others[0]], ""
         if others:
@@ -356,34 +401,15 @@ class SchedulerCore:
         return partition, "" if partition is not None else _no_partition(item)
 
     def _create_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
-        if item.node_id in partition.nodes:
+        node = partition.nodes.get(item.node_id)
+        if node is not None and node.of_rm:
             return f"failure while adding new node: existing node {item.node_id}, node name must be unique"
         if problem := _ready_problem(item):
             return problem
-        node = Node(partition.types, item.node_id)
-        node.set_attributes(item.attributes)
-        node.schedulable = item.action is NodeAction.CREATE
-        node.submission = self._submission()
-        node.created_ns = now_ns
-        partition.node_books.add_node(node, item.capacity or {}, item.occupied or {})
-        out.touch(node, partition.name)
-        out.facts.append(AcceptedNode(node.node_id))
-        capacity = partition.types.quantities(node.capacity)
-        message = "Node added to the scheduler"
-        out.track(EventType.NODE, Change.ADD, Detail.NONE, node.node_id, "", capacity, message, now_ns=now_ns)
-        if item.occupied:
-            out.track(
-                EventType.NODE,
-                Change.SET,
-                Detail.NODE_OCCUPIED,
-                node.node_id,
-                resource=dict(item.occupied),
-                now_ns=now_ns,
-            )
-        if not node.schedulable:
-            _flag_event(node, Detail.NODE_SCHEDULABLE, "schedulable: false", out, now_ns)
-        if not node.ready:
-            _flag_event(node, Detail.NODE_READY, "ready: false", out, now_ns)
+        schedulable = item.action is NodeAction.CREATE
+        report = NodeReport(dict(item.attributes), item.capacity or {}, item.occupied or {}, schedulable)
+        partition.node_lives.settle(item.node_id, report, out, now_ns)
+        out.facts.append(AcceptedNode(item.node_id))
         return ""
 
     def _change_node(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
@@ -392,98 +418,41 @@ class SchedulerCore:
             return (
                 f"node {item.node_id} does not exist in partition {partition.name}: {item.action.name} is not possible"
             )
+        if item.action in (NodeAction.UPDATE, NodeAction.DECOMISSION) and not node.of_rm:
+            by = ", ".join(node.sources)
+            return f"node {item.node_id} was brought by {by}: CREATE it first, {item.action.name} is not possible"
         if item.action is NodeAction.UPDATE:
             return self._refresh_node(partition, node, item, out, now_ns)
         if item.action is NodeAction.DECOMISSION:
-            self._remove_node(partition, node, out, now_ns)
+            partition.node_lives.decommission(node, out, now_ns)
             return ""
         drains = item.action is NodeAction.DRAIN_NODE
-        if not drains and node.schedulable:
-            return f"node {node.node_id} is not draining: DRAIN_TO_SCHEDULABLE is not possible"
-        if node.schedulable == drains:
-            self._set_node_state(partition, node, node.attributes, not drains, out, now_ns)
-            message = f"schedulable: {'false' if drains else 'true'}"
-            _flag_event(node, Detail.NODE_SCHEDULABLE, message, out, now_ns)
-            out.touch(node, partition.name)
+        report = partition.node_lives.report_of(node)
+        if not drains and (report is None or report.schedulable):
+            others = "" if node.schedulable else f" by the RM, but by {', '.join(node.sources)}"
+            return f"node {node.node_id} is not draining{others}: DRAIN_TO_SCHEDULABLE is not possible"
+        if report is None:
+            report = NodeReport({}, None, {}, schedulable=False)  # of a node that it did not create it says no more
+        elif report.capacity is None:
+            report = NodeReport({}, None, {}, schedulable=False) if drains else None
+        else:
+            report = replace(report, schedulable=not drains)
+        partition.node_lives.settle(node.node_id, report, out, now_ns)
         return ""
-
-    def _set_node_state(
-        self,
-        partition: Partition,
-        node: Node,
-        attributes: Mapping[str, str],
-        schedulable: bool,
-        out: Outcome,
-        now_ns: int,
-    ) -> None:
-        partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
-        partition.questions.node_changed(node, out)
-        if not node.usable:
-            for ask in [ask for ask in node.reservations if not ask.demand.required_node]:
-                partition.unreserve(ask, out, now_ns)  # nothing but daemons goes there
 
     def _refresh_node(self, partition: Partition, node: Node, item: NodeItem, out: Outcome, now_ns: int) -> str:
         if problem := _ready_problem(item):
             return problem
-        attributes = _attributes_after(node, item.attributes)
-        changed = attributes != node.attributes
-        if changed:
-            was_ready = node.ready
-            self._set_node_state(partition, node, attributes, node.schedulable, out, now_ns)
-            if node.ready != was_ready:
-                _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
-        if item.capacity is not None and partition.types.quantities(node.capacity) != _non_zero(item.capacity):
-            changed = True
-            partition.node_books.set_node_capacity(node, item.capacity)
-            for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
-                partition.unreserve(ask, out, now_ns)  # not even the empty node would do for it
-            capacity = partition.types.quantities(node.capacity)
-            out.track(EventType.NODE, Change.SET, Detail.NODE_CAPACITY, node.node_id, resource=capacity, now_ns=now_ns)
-        if item.occupied is not None and item.occupied != node.reported_occupied:
-            changed = True
-            partition.node_books.set_node_occupied(node, item.occupied)
-            occupied = partition.types.quantities(node.occupied)
-            out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node.node_id, resource=occupied, now_ns=now_ns)
-        if changed:
-            out.touch(node, partition.name)
-            partition.questions.node_changed(node, out)
-        return ""
-
-    def _remove_node(self, partition: Partition, node: Node, out: Outcome, now_ns: int) -> None:
-        ended = in_order(node.allocations.values())
-        for allocation in ended:
-            partition.releases.release(
-                allocation,
-                Termination.STOPPED_BY_RM,
-                f"Node {node.node_id} Removed",
-                Detail.ALLOC_NODEREMOVED,
-                out,
-                now_ns,
-                completing=False,
-            )
-        for ask in list(node.reservations):
-            partition.unreserve(ask, out, now_ns)
-        for foreign in list(node.foreign.values()):
-            partition.unhold(foreign)
-            out.touch(foreign, partition.name)
-        partition.questions.node_gone(node, out, now_ns)
-        partition.node_books.remove_node(node)
-        out.touch(node, partition.name)
-        out.track(
-            EventType.NODE,
-            Change.REMOVE,
-            Detail.NODE_DECOMISSION,
-            node.node_id,
-            message="Node removed from the scheduler",
-            now_ns=now_ns,
+        report = partition.node_lives.report_of(node)
+        assert report is not None, f"{node} is not the RM's"
+        said = NodeReport(
+            _attributes_after(report.attributes, item.attributes),
+            item.capacity if item.capacity is not None else report.capacity,
+            item.occupied if item.occupied is not None else report.occupied,
+            report.schedulable,
         )
-        for allocation in ended:
-            if allocation.replaced_by is not None:
-                # Whose place is on another node takes it; who was to run here looks for another placeholder.
-                partition.gangs.swap(allocation, out, now_ns, elsewhere=False)
-        for app in dict.fromkeys(allocation.app for allocation in ended):
-            if app is not None:
-                partition.lifecycle.complete_if_idle(app, out, now_ns)
+        partition.node_lives.settle(node.node_id, said, out, now_ns)
+        return ""
 
     # ---- applications ----------------------------------------------------------------------------------------------
 
@@ -501,8 +470,10 @@ class SchedulerCore:
         partition = self.partitions.get(name)
         if partition is None:
             return f"partition {item.partition!r} does not exist"
-        if partition.live_application(item.app_id) is not None:
-            return f"adding application {item.app_id} to partition {name}, but application already existed"
+        live = partition.live_application(item.app_id)
+        if live is not None:
+            by = f" (source {live.source} brought it)" if live.source else ""
+            return f"adding application {item.app_id} to partition {name}, but application already existed{by}"
         user, groups = item.user, item.groups
         if item.refused:
             return item.refused
@@ -546,10 +517,7 @@ class SchedulerCore:
         app.execution_timeout_ms = item.execution_timeout_ms
         app.placeholder_ask, app.gang_style = item.placeholder_ask, item.gang_style
         app.story.append((now_ns, AppState.NEW))
-        finished = partition.apps.get(item.app_id)
-        if finished is not None:
-            self._rename_finished(partition, finished, out)
-            app.published, finished.published = finished.published, False  # the record under the id is the new one's
+        partition.lifecycle.take_id(app, out)
         partition.lifecycle.add_application(app)
         if gang is not None:
             partition.gangs.of(app)
@@ -565,27 +533,13 @@ class SchedulerCore:
         link_event(app, app.user_group, Change.SET, out, now_ns)
         return ""
 
-    def _rename_finished(self, partition: Partition, finished: Application, out: Outcome) -> None:
-        """The id is used again: the finished application stays visible under ``<id>-<seconds>``.
-
-        As a copy: what it held may have gone in this very outcome, and its tombstones carry the id that it had.
-        """
-        del partition.apps[finished.app_id]
-        name = f"{finished.app_id}-{finished.finished_ns // 1_000_000_000}"
-        while name in partition.apps:
-            name += "x"
-        renamed = copy(finished)
-        renamed.app_id, renamed.published = name, False
-        finished.gone = True
-        partition.apps[name] = renamed
-        if renamed.deadline_ns:
-            partition.deadlines.append((renamed.deadline_ns, renamed))
-        out.touch(renamed, partition.name)
-
     def _remove_application(self, partition_text: str, app_id: str, out: Outcome, now_ns: int) -> None:
         partition = self.partitions.get(partition_name(partition_text))
         app = partition.live_application(app_id) if partition is not None else None
-        if partition is not None and app is not None:
+        if app is not None and app.source:
+            reason = f"application {app_id} was brought by source {app.source}, which alone ends it"
+            out.facts.append(RejectedApplication(app_id, reason))
+        elif partition is not None and app is not None:
             partition.lifecycle.remove_application(app, out, now_ns)
 
     # ---- asks and allocations --------------------------------------------------------------------------------------
@@ -614,6 +568,9 @@ class SchedulerCore:
         app = partition.live_application(item.app_id)
         if app is None:
             _reject(item, f"failed to find application {item.app_id}", out)
+            return
+        if app.source:
+            _reject(item, _of_source(app), out)
             return
         if app.state is AppState.FAILING:
             _reject(item, f"application {item.app_id} is failing: nothing more is scheduled for it", out)
@@ -677,6 +634,9 @@ class SchedulerCore:
         if app is None and not foreign:
             _reject(item, f"failed to find application {item.app_id}", out)
             return
+        if app is not None and app.source:
+            _reject(item, _of_source(app), out)
+            return
         shape = partition.types.shape(item.quantities)
         old = partition.foreign.get(item.key) if app is None else _reported_before(app, item)
         other = _with_uuid_of(app, item, old) if app is not None and item.uuid else None
@@ -735,6 +695,8 @@ class SchedulerCore:
             if app is None:
                 why = f"application {item.app_id} does not exist: there is nothing to release"
                 _acknowledge(item, partition.name, why, out)
+            elif app.source:
+                _acknowledge(item, partition.name, f"{_of_source(app)}: nothing is released", out)
             else:
                 self._release_of(partition, app, item, out, now_ns)
 
@@ -951,20 +913,20 @@ def _ready_problem(item: NodeItem) -> str:
     return f"node {item.node_id}: attributes[{NODE_READY_ATTRIBUTE!r}]: {said[:_SHOWN_MAX]!r}, expected true or false"
 
 
-def _attributes_after(node: Node, said: Mapping[str, str]) -> dict[str, str]:
+def _attributes_after(before: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
     """New attributes replace those reported before (seed 000), as a whole.
 
     But an update that says no more than where the node is, and whether it is ready, is about that: shims of the
     previous generation send the ready flag, and nothing else, with each change.
     """
     if said.keys() <= {NODE_PARTITION, NODE_READY_ATTRIBUTE}:
-        return {**node.attributes, **said}
-    kept = {NODE_PARTITION: node.attributes[NODE_PARTITION]} if NODE_PARTITION in node.attributes else {}
+        return {**before, **said}
+    kept = {NODE_PARTITION: before[NODE_PARTITION]} if NODE_PARTITION in before else {}
     return {**kept, **said}
 
 
-def _flag_event(node: Node, detail: Detail, message: str, out: Outcome, now_ns: int) -> None:
-    out.track(EventType.NODE, Change.SET, detail, node.node_id, message=message, now_ns=now_ns)
+def _of_source(app: Application) -> str:
+    return f"application {app.app_id} was brought by source {app.source}: it is not the resource manager's"
 
 
 def _known_types(partition: Partition, quota: namespace.NamespaceQuota) -> bool:
@@ -991,7 +953,3 @@ def _reject(item: AskItem, reason: str, out: Outcome) -> None:
     """In the words that the item came in; what has a node is an allocation, in both generations."""
     asked = item.previous_generation and not item.node_id
     out.facts.append(RejectedAsk(item.key, item.app_id, reason, asked))
-
-
-def _non_zero(quantities: dict[str, int]) -> dict[str, int]:
-    return {name: value for name, value in quantities.items() if value}

@@ -1,0 +1,202 @@
+"""Who says what of one thing, and what counts then (docs/external-rules.md). Pure: from words to words.
+
+The smaller amount counts, use adds up, and nobody enlarges what somebody else says. The resource manager (RM) is one of
+those who speak; each source outside of it is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from muster_scheduler.core.external import ExternalNode, ExternalOffer, ExternalQueue, OfferState
+from muster_scheduler.core.external_books import ExternalEntry, OnNode
+from muster_scheduler.core.objects import NodeReport
+
+RM = "the resource manager"
+RULE = "the smaller counts"
+# Offers of these make a node be there: what is asked back may still be used up to its deadline.
+_BRINGING = (OfferState.OFFERED, OfferState.REVOKED)
+
+
+class Part(NamedTuple):
+    """What one source says of a node, all of it together.
+
+    :ivar capacity: its node's and its offers'; None: it says nothing of it.
+    :ivar whole: of a type that it does not name there is none.
+    :ivar schedulable: as it says. ``held``: why the node takes nothing new although it says so; "": it does.
+    :ivar brings: the node is there for its sake.
+    """
+
+    source: str
+    capacity: Mapping[str, int] | None = None
+    whole: bool = False
+    occupied: Mapping[str, int] = {}
+    attributes: Mapping[str, str] = {}
+    schedulable: bool = True
+    held: str = ""
+    brings: bool = False
+
+
+class Merged(NamedTuple):
+    """What counts of a node.
+
+    :ivar capacity: by type name, zeros included.
+    :ivar closed: why it takes nothing new, in words; "": it does.
+    :ivar disputed: the types of which those who name them say different amounts, in words; "": none.
+    """
+
+    capacity: dict[str, int]
+    occupied: dict[str, int]
+    attributes: dict[str, str]
+    closed: str
+    sources: tuple[str, ...]
+    disputed: str
+
+
+def parts_of(on: OnNode) -> list[Part]:
+    """What the sources say of a node, by source. (Of a node that is there, all of it counts.)"""
+    if len(on.nodes) == 1 and not on.offers and not on.allocations:  # most nodes, and often
+        ((source, entry),) = on.nodes.items()
+        return [_part(source, entry, (), None)]
+    return [
+        _part(source, on.nodes.get(source), on.offers.get(source, ()), _least_reliable(on, source))
+        for source in sorted({**on.nodes, **on.offers, **on.allocations})
+    ]
+
+
+def _least_reliable(on: OnNode, source: str) -> ExternalEntry | None:
+    """One of a source's allocations on the node: a stale one, if any is."""
+    if source in on.stale:
+        return min(on.stale[source], key=_by_order)
+    return next(iter(on.allocations[source])) if source in on.allocations else None
+
+
+def _part(
+    source: str, node: ExternalEntry | None, offers: Iterable[ExternalEntry], allocation: ExternalEntry | None
+) -> Part:
+    capacity: Mapping[str, int] | None = None
+    occupied: Mapping[str, int] = {}
+    attributes: Mapping[str, str] = {}
+    schedulable, whole, may_bring = True, False, True
+    held = ""
+    if node is not None:
+        said = node.said
+        assert isinstance(said, ExternalNode)
+        capacity, occupied, attributes = said.capacity, said.occupied, said.attributes
+        schedulable, whole, may_bring = said.schedulable, said.whole and capacity is not None, said.brings
+        held = _held(node)
+    brings = may_bring and capacity is not None and any(capacity.values())
+    if offers:
+        whole = True
+        summed = dict(capacity or {})
+        named = dict(attributes)
+        for offer in sorted(offers, key=_by_order):
+            lent = offer.said
+            assert isinstance(lent, ExternalOffer)
+            brings = brings or (may_bring and offer.offer_state in _BRINGING and any(lent.quantities.values()))
+            held = held or _held(offer)
+            if offer.offer_state is OfferState.OFFERED:
+                for name, value in lent.quantities.items():
+                    summed[name] = summed.get(name, 0) + value
+                for key, text in lent.attributes.items():
+                    named.setdefault(key, text)
+        capacity, attributes = summed, named
+    if not held and allocation is not None:
+        held = _held(allocation)
+    return Part(source, capacity, whole, occupied, attributes, schedulable, held, brings)
+
+
+def _by_order(entry: ExternalEntry) -> tuple[str, int, str]:
+    return entry.order
+
+
+def _held(entry: ExternalEntry) -> str:
+    """Why the entry keeps its node from what is new; "": it does not."""
+    owner = entry.owner
+    if not owner.drains:
+        return ""
+    if owner.lost:
+        return f"source {owner.source} is lost{': ' if owner.reason else ''}{owner.reason}"
+    if entry.stale:
+        return f"source {owner.source} cannot be relied on for {entry.kind} {entry.object_id}"
+    return ""
+
+
+def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
+    """What counts of a node that the RM and these sources speak of. ``report`` None: the RM says nothing."""
+    speakers: list[tuple[str, Mapping[str, int], bool]] = []
+    attributes: dict[str, str] = {}
+    occupied: dict[str, int] = {}
+    closed = ""
+    if report is not None:
+        if report.capacity is not None:
+            speakers.append((RM, report.capacity, False))
+        attributes.update(report.attributes)
+        occupied.update(report.occupied)
+        if not report.schedulable:
+            closed = f"{RM} drains it"
+    for part in parts:
+        if part.capacity is not None:
+            speakers.append((f"source {part.source}", part.capacity, part.whole))
+        for name, value in part.occupied.items():
+            occupied[name] = occupied.get(name, 0) + value
+        for key, text in part.attributes.items():
+            attributes.setdefault(key, text)
+        if not closed:
+            closed = part.held if part.schedulable else f"source {part.source} says so"
+    if len(speakers) == 1:
+        capacity, disputed = dict(speakers[0][1]), ""
+    else:
+        capacity, disputed = _smallest(speakers)
+    return Merged(capacity, occupied, attributes, closed, tuple(part.source for part in parts), disputed)
+
+
+def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[dict[str, int], str]:
+    """By type the smallest amount of those who speak of it, and where those who name it differ."""
+    capacity: dict[str, int] = {}
+    disputes: list[str] = []
+    limited = any(whole for _, _, whole in speakers)
+    for name in {name: None for _, said, _ in speakers for name in said}:
+        least = most = None
+        for _, said, _ in speakers:
+            value = said.get(name)
+            if value is not None:
+                least = value if least is None or value < least else least
+                most = value if most is None or value > most else most
+        assert least is not None, f"nobody names {name}"
+        assert most is not None
+        if least != most:
+            words = ", ".join(f"{who} says {said[name]}" for who, said, _ in speakers if name in said)
+            disputes.append(f"{name}: {words}")
+        if limited and any(whole and name not in said for _, said, whole in speakers):
+            least = 0
+        capacity[name] = least
+    return capacity, f"{'; '.join(disputes)}: {RULE}" if disputes else ""
+
+
+def smallest_maximum(entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...], dict[str, int] | None]:
+    """The quota that sources set on a queue, and which sources; None: none does."""
+    sources: list[str] = []
+    maximum: dict[str, int] = {}
+    for entry in sorted(entries, key=_by_order):
+        said = entry.said
+        assert isinstance(said, ExternalQueue)
+        sources.append(entry.source)
+        for name, value in said.maximum.items():
+            maximum[name] = min(value, maximum.get(name, value))
+    return tuple(sources), maximum if sources else None
+
+
+def quota_dispute(own: Mapping[str, int] | None, entries: Iterable[ExternalEntry]) -> str:
+    """The types of which those who limit a queue say different amounts, in words; "": none."""
+    speakers: list[tuple[str, Mapping[str, int]]] = [] if own is None else [("the configuration", own)]
+    for entry in sorted(entries, key=_by_order):
+        assert isinstance(entry.said, ExternalQueue)
+        speakers.append((f"source {entry.source}", entry.said.maximum))
+    disputes = []
+    for name in {name: None for _, said in speakers for name in said}:
+        amounts = {who: said[name] for who, said in speakers if name in said}
+        if len({*amounts.values()}) > 1:
+            disputes.append(f"{name}: {', '.join(f'{who} says {value}' for who, value in amounts.items())}")
+    return f"{'; '.join(disputes)}: {RULE}" if disputes else ""

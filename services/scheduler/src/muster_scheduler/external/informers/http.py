@@ -187,6 +187,7 @@ class HttpSource:
         self._url = httpx.URL(options.url)
         self._secure = secure
         self._open: httpx.AsyncHTTPTransport | None = None
+        self._is_closed = False
         self._asked_s = 0.0
         self._not_before_s = 0.0
         self._pages: dict[str, _Page] = {}  # by URL, in their order
@@ -220,6 +221,7 @@ class HttpSource:
             yield await self._changes()
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._open is not None:
             transport, self._open = self._open, None
             await transport.aclose()
@@ -357,6 +359,8 @@ class HttpSource:
     ) -> httpx.Response:
         """By the transport alone: a client would log addresses, keep cookies, and take what it finds in the environment
         for proxies and passwords."""
+        if self._is_closed:
+            raise SourceUnavailable("it is closed")
         if self._open is None:
             self._open = httpx.AsyncHTTPTransport(
                 verify=self._secure, limits=httpx.Limits(keepalive_expiry=_IDLE_CONNECTION_S)

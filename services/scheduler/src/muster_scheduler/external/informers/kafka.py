@@ -34,6 +34,7 @@ from muster_bus.clock import Clock
 from pydantic import Field, SecretStr, model_validator
 
 from muster_scheduler.external.contract import ChangeType, Delta, Document, InformerContext, Listing, Options
+from muster_scheduler.external.documents import UNREADABLE
 from muster_scheduler.external.errors import CursorExpired, SourceUnavailable
 from muster_scheduler.external.informers.options import (
     HEARTBEAT_S,
@@ -44,7 +45,7 @@ from muster_scheduler.external.informers.options import (
     revealed,
     wrong,
 )
-from muster_scheduler.external.informers.texts import UNREADABLE, keyed_document, kind_and_id, unreadable
+from muster_scheduler.external.informers.texts import keyed_document, kind_and_id, unreadable
 
 log = structlog.get_logger(__name__)
 
@@ -319,6 +320,7 @@ class LendingKafkaSource(KafkaSource):
     """Also :class:`muster_scheduler.external.contract.OfferTaker`."""
 
     _producer: AIOKafkaProducer | None = None
+    _is_closed = False
 
     async def give_back(self, offer_ids: Sequence[str]) -> None:
         try:
@@ -328,6 +330,8 @@ class LendingKafkaSource(KafkaSource):
             raise
 
     async def _write(self, offer_ids: Sequence[str]) -> None:
+        if self._is_closed:
+            raise SourceUnavailable("it is closed")
         if self._producer is None:
             self._producer = AIOKafkaProducer(
                 **self._connection, acks="all", request_timeout_ms=round(self._options.timeout_s * 1000)
@@ -346,6 +350,7 @@ class LendingKafkaSource(KafkaSource):
                 raise each
 
     async def close(self) -> None:
+        self._is_closed = True
         await super().close()
         await self._drop_producer()
 
@@ -358,6 +363,7 @@ class LendingKafkaSource(KafkaSource):
 def _connection(options: KafkaOptions, context: InformerContext) -> Mapping[str, Any]:
     """What every client needs. Raises InformerSettingsWrong: a file of it cannot be used."""
     connection: dict[str, Any] = {
+        "client_id": "muster-informer",
         "bootstrap_servers": options.bootstrap_servers,
         "security_protocol": options.security_protocol,
     }

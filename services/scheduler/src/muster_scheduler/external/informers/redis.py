@@ -250,13 +250,15 @@ class RedisSource:
     async def _check_hash(self) -> None:
         """That the hash is still there, if it was and no entry said otherwise. Raises CursorExpired."""
         options = self._options
-        if options.marker:
-            is_there = await self._ask(self._redis.hexists(options.key, options.marker))
-        else:
-            is_there = await self._ask(self._redis.exists(options.key))
+        type_name = await self._ask(self._redis.type(options.key))
+        if type_name not in (b"hash", b"none"):
+            raise SourceSaysNonsense(f"{self._shown}: {options.key} is a {type_name.decode()}, expected a hash")
+        is_there = type_name == b"hash"
+        if is_there and options.marker:
+            is_there = bool(await self._ask(self._redis.hexists(options.key, options.marker)))
         if not is_there and (options.marker or self._had_hash):
-            raise CursorExpired(f"{self._shown}: the hash {options.key} is gone")
-        self._had_hash = bool(is_there)
+            raise CursorExpired(f"{self._shown}: the hash {options.key} is gone, or its marker")
+        self._had_hash = is_there
 
     def _deltas(self, entries: Sequence[Entry], before: str, after: str) -> Sequence[Delta]:
         """All but the last have the cursor from before: to be told the same again, in its order, does no harm."""
@@ -355,8 +357,11 @@ class LendingRedisSource(RedisSource):
     def __init__(self, options: RedisOptions, context: InformerContext) -> None:
         super().__init__(options, context)
         self._back = _client(options, context)
+        self._is_closed = False
 
     async def give_back(self, offer_ids: Sequence[str]) -> None:
+        if self._is_closed:
+            raise SourceUnavailable("it is closed")
         async with self._back.pipeline(transaction=True) as together:
             for offer_id in offer_ids:
                 entry = {"kind": ExternalKind.OFFER.value, "op": "give_back", "id": offer_id}
@@ -366,6 +371,7 @@ class LendingRedisSource(RedisSource):
             await self._ask(together.execute())
 
     async def close(self) -> None:
+        self._is_closed = True
         await super().close()
         await self._back.aclose()
 

@@ -9,7 +9,8 @@ A text is
 
 YAML may hold several such, one after another, NDJSON has one document a line. What is not one of these is nonsense as a
 whole: nothing of it is taken, since what is missing in an answer counts as gone. So an empty text is nonsense too; who
-has nothing says ``[]``. A document that alone cannot be read is given on, with the reason in it (:data:`UNREADABLE`).
+has nothing says ``[]``. A document that alone cannot be read is given on, with the reason in it
+(:data:`~muster_scheduler.external.documents.UNREADABLE`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,10 @@ from typing import Any, Literal
 from muster_scheduler import yaml_tree
 from muster_scheduler.core.external import ExternalKind
 from muster_scheduler.external.contract import Document
+from muster_scheduler.external.documents import UNREADABLE
 from muster_scheduler.external.errors import SourceSaysNonsense
 
 Format = Literal["json", "ndjson", "yaml"]
-
-# The field of a document that its source could not read: why, for people.
-UNREADABLE = "unreadable"
 
 SECTIONS: Mapping[str, str] = {f"{kind.value}s": kind.value for kind in ExternalKind}
 _KINDS = frozenset(SECTIONS.values())
@@ -129,8 +128,9 @@ def _take(root: object, tree: yaml_tree.Node | None, where: str, documents: list
             documents.append(root)
         case dict() if root:
             for name, section in root.items():
-                there = tree[name] if isinstance(tree, yaml_tree.Mapping) else None
-                at = where if there is None else f"{where}, line {there.place[0] + 1}"
+                there, at = None, where
+                if isinstance(tree, yaml_tree.Mapping):
+                    there, at = tree[name], f"{where}, line {tree.key_places[name][0] + 1}"
                 if name not in SECTIONS:
                     raise SourceSaysNonsense(
                         f"{at}: {name!r} is no section; expected a list of documents, a document with an id, or some "
@@ -183,13 +183,14 @@ def _named(value: object) -> str:
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _json(text: str, where: str) -> object:
+def _json(text: str, where: str, line: int = 0) -> object:
+    """:param line: of the text, if it is one of several."""
     try:
         return _plain_json(text)
     except json.JSONDecodeError as error:
-        raise SourceSaysNonsense(f"{where}, line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise SourceSaysNonsense(f"{where}, line {line or error.lineno}, column {error.colno}: {error.msg}") from None
     except (ValueError, RecursionError) as error:
-        raise SourceSaysNonsense(f"{where}: {_why(error)}") from None
+        raise SourceSaysNonsense(f"{where}{f', line {line}' if line else ''}: {_why(error)}") from None
 
 
 def _lines(text: str, where: str) -> Iterable[tuple[object, int]]:
@@ -198,7 +199,7 @@ def _lines(text: str, where: str) -> Iterable[tuple[object, int]]:
         raise SourceSaysNonsense(f"{where}, line {text.count(chr(10)) + 1}: expected the end of the line; cut off?")
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield _json(line, f"{where}, line {number}"), number
+            yield _json(line, where, number), number
 
 
 def _plain_json(text: str) -> object:

@@ -1,0 +1,317 @@
+"""`muster up` with informers, sources that do as a test says, and RMs whose nodes the sources know too."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+from muster_client import Callbacks, RmClient, application, ask, node
+from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_proto.si.v1 import si_pb2 as si
+
+PATIENCE_S = 20.0
+TASK = {"vcore": 1_000, "memory": 1_000}
+QUEUES = """
+partitions:
+  - name: default
+    queues:
+      - name: root
+        submitacl: '*'
+        queues:
+          - name: work
+"""
+
+
+def host(name: str, cores: int, **more: object) -> dict[str, object]:
+    """A document of a node; as much memory as anybody could want."""
+    return {"kind": "node", "id": name, "capacity": {"vcore": cores * 1_000, "memory": 1_000_000}, **more}
+
+
+def vm(name: str, on: str, cores: int, **more: object) -> dict[str, object]:
+    """A document of an external allocation."""
+    return {"kind": "allocation", "id": name, "node_id": on, "quantities": {"vcore": cores * 1_000}, **more}
+
+
+# ---- sources --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    """What a source's server answers.
+
+    :ivar asked: how often.
+    """
+
+    body: bytes = b"[]"
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    asked: int = 0
+
+    def says(self, *documents: object, **headers: str) -> None:
+        """Answers well, with these documents."""
+        self.body, self.status, self.headers = json.dumps(documents).encode(), 200, headers
+
+    def fails(self, status: int, body: bytes = b"", **headers: str) -> None:
+        """Answers with an error; ``_`` in a header's name is a dash."""
+        self.body, self.status, self.headers = body, status, headers
+
+
+class HttpSource:
+    """A server with one answer, on a port that stays the same over any number of starts."""
+
+    def __init__(self, *documents: object) -> None:
+        (self._port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{self._port}/inventory.json"
+        self.answer = Answer()
+        self.answer.says(*documents)
+        self._server: ThreadingHTTPServer | None = None
+
+    def start(self) -> HttpSource:
+        answer = self.answer
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answer.asked += 1
+                body, headers = answer.body, {name.replace("_", "-"): text for name, text in answer.headers.items()}
+                tag = headers.setdefault("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+                known = answer.status == 200 and self.headers.get("If-None-Match") == tag
+                self.send_response_only(304 if known else answer.status)
+                for name, text in {"Content-Type": "application/json", **headers}.items():
+                    self.send_header(name, text)
+                self.send_header("Content-Length", "0" if known else str(len(body)))
+                self.end_headers()
+                if not known:
+                    self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """Whoever asks is refused from now on."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+def write(file: Path, text: str) -> None:
+    """As it should be done: no reader ever sees half of it."""
+    aside = file.with_suffix(".aside")
+    aside.write_text(text)
+    aside.rename(file)
+
+
+# ---- Muster ---------------------------------------------------------------------------------------------------------
+
+
+class Up:
+    """A `muster up` with informers, on ports of its own.
+
+    :param informers: tables by name, as in the settings' file.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        informers: Mapping[str, Mapping[str, object]],
+        *more: str,
+        sync_timeout_s: float = 30,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.settings = directory / "settings.toml"
+        self.settings.write_text(settings_text(informers, sync_timeout_s))
+        grpc_port, http_port = free_ports(2)
+        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}"
+        addresses = ["--grpc-address", self.grpc, "--http-address", self.http.removeprefix("http://")]
+        command = ["up", "--data-dir", str(directory / "data"), "--settings", str(self.settings), *addresses, *more]
+        self.process = LocalProcess(muster_command(*command), directory / "muster.log", environment)
+
+    async def start(self) -> None:
+        self.process.start()
+        await self.process.serving(self.grpc)
+
+    async def begin(self) -> None:
+        """Starts it, and returns as soon as RMs can talk to it, ready or not."""
+        self.process.start()
+        address, port = self.grpc.split(":")
+
+        async def listens() -> bool:
+            assert self.process.running, await self.log()
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(address, int(port))
+                writer.close()
+                return True
+            return False
+
+        await eventually(listens, f"{self.grpc} is listened at")
+
+    async def ended(self) -> int:
+        """Its exit code, when it has ended by itself."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.process.running:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        return self.process.stop()
+
+    async def get(self, path: str, **query: str) -> Any:
+        async with httpx.AsyncClient(base_url=self.http, timeout=PATIENCE_S) as http:
+            return (await http.get(path, params=query)).raise_for_status().json()
+
+    async def health(self) -> str:
+        async with httpx.AsyncClient(base_url=self.http, timeout=PATIENCE_S) as http:
+            return (await http.get("/health")).text
+
+    async def source(self, rm_id: str, name: str) -> dict[str, Any]:
+        """What REST says of a source; {}: nothing."""
+        found = [each for each in await self.get("/ws/v1/external", rm=rm_id) if each["source"] == name]
+        return found[0] if found else {}
+
+    async def objects(self, rm_id: str, name: str) -> dict[str, dict[str, Any]]:
+        """What REST says of a source's objects, by id."""
+        page = await self.get(f"/ws/v1/external/{name}", rm=rm_id)
+        return {each["id"]: each for each in page["objects"]}
+
+    async def log(self) -> str:
+        return await asyncio.to_thread(self.process.log_file.read_text)
+
+
+def settings_text(informers: Mapping[str, Mapping[str, object]], sync_timeout_s: float) -> str:
+    """The settings' file."""
+    lines = ["[log]", "partitions = 1", 'sqlite_synchronous = "normal"']
+    lines += ["[scheduler.external]", f"sync_timeout_s = {sync_timeout_s}"]
+    for name, table in informers.items():
+        lines.append(f"[scheduler.external.informers.{name}]")
+        # (JSON's texts, numbers and truths are TOML's.)
+        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+    return "\n".join(lines)
+
+
+class Rm:
+    """An RM with nodes of its own, that asks for tasks of one core and remembers where they run.
+
+    :ivar tasks: node by task, of those that run as far as it was told.
+    """
+
+    def __init__(self, up: Up, rm_id: str) -> None:
+        self._up, self.rm_id = up, rm_id
+        self.tasks: dict[str, str] = {}
+        self._asked, self._keys = 0, itertools.count()
+        callbacks = Callbacks(on_allocated=self._allocated, on_released=self._released)
+        self._client = RmClient(up.grpc, rm_id, config=QUEUES, callbacks=callbacks)
+
+    async def __aenter__(self) -> Rm:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.__aexit__(None, None, None)
+
+    async def joins(self, **cores: int) -> None:
+        """Registers, with such nodes."""
+        await self._client.register()
+        await self.nodes(**cores)
+        await self._client.send_applications([application("app", "root.work", user="me")])
+        await self._client.applications_answered()
+
+    async def nodes(self, *, action: si.NodeInfo.ActionFromRM.ValueType = si.NodeInfo.CREATE, **cores: int) -> None:
+        if cores:
+            size = {"memory": 1_000_000}
+            infos = [node(name, {"vcore": count * 1_000, **size}, action=action) for name, count in cores.items()]
+            await self._client.send_nodes(infos)
+            await self._client.nodes_answered()
+
+    async def asks(self, count: int) -> None:
+        self._asked += count
+        await self._client.send_asks([ask(f"task-{next(self._keys)}", "app", TASK) for _ in range(count)])
+
+    async def known(self, count: int) -> None:
+        """Returns when so many of its asks are known to wait, for whatever reason."""
+
+        async def is_so() -> bool:
+            return await self._waiting() == count
+
+        await eventually(is_so, f"{count} asks of {self.rm_id} wait")
+
+    async def settles(self) -> Counter[str]:
+        """How many tasks each node runs, when each task that was asked for either runs or is known to find no room."""
+
+        async def all_told() -> bool:
+            return await self._waiting() + len(self.tasks) == self._asked
+
+        await eventually(all_told, f"{self.rm_id}: every task runs, or waits with a reason")
+        return self.runs()
+
+    async def fills(self, count: int) -> Counter[str]:
+        """Asks for so many, and gives where all of its tasks run."""
+        await self.asks(count)
+        return await self.settles()
+
+    async def runs_all(self, **counts: int) -> None:
+        """Returns when just so many tasks run on each node, and the others are known to find no room."""
+
+        async def is_so() -> bool:
+            return self.runs() == counts
+
+        try:
+            await eventually(is_so, "")
+        except AssertionError:
+            assert self.runs() == counts
+        assert await self.settles() == counts
+
+    def runs(self) -> Counter[str]:
+        return Counter(self.tasks.values())
+
+    async def _waiting(self) -> int:
+        return len((await self._up.get("/ws/v1/explain/pending", rm=self.rm_id))["pending"])
+
+    async def node(self, name: str) -> dict[str, Any]:
+        """What REST says of a node; {}: there is none."""
+        nodes = await self._up.get("/ws/v1/partition/default/nodes", rm=self.rm_id)
+        return next((each for each in nodes if each["nodeID"] == name), {})
+
+    async def node_has(self, name: str, cores: int) -> dict[str, Any]:
+        """Returns when REST shows a node with such a capacity."""
+
+        async def has() -> dict[str, Any] | None:
+            shown = await self.node(name)
+            return shown if shown.get("capacity", {}).get("vcore") == cores * 1_000 else None
+
+        found: dict[str, Any] = await eventually(has, f"{name} of {self.rm_id} has {cores} cores")
+        return found
+
+    async def events(self, about: str) -> list[str]:
+        """The messages of an object's events."""
+        records = (await self._up.get("/ws/v1/events/batch", rm=self.rm_id, count="10000"))["EventRecords"] or []
+        return [each.get("message", "") for each in records if each.get("objectID") == about]
+
+    def _allocated(self, items: Sequence[si.Allocation]) -> None:
+        self.tasks.update({each.allocationKey: each.nodeID for each in items})
+
+    def _released(self, items: Sequence[si.AllocationRelease]) -> None:
+        for each in items:
+            del self.tasks[each.allocationKey]
+            self._asked -= 1
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """Asks until the answer is true, and gives it."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not (answer := await condition()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            return answer
+    except TimeoutError:
+        raise AssertionError(f"not so after {PATIENCE_S} s: {what}") from None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -227,8 +228,8 @@ class HttpServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def open(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+    async def open(self, secure: ssl.SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=secure)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

@@ -130,6 +130,7 @@ def test_the_document_says_what_is_said(heading: str) -> None:
         explain_dao.QueueDao,
         explain_dao.GuaranteeDao,
         explain_dao.NodeDao,
+        explain_dao.NodeSourceDao,
         explain_dao.KeptForDao,
         explain_dao.WouldFitDao,
         explain_dao.LacksDao,

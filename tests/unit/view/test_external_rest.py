@@ -186,3 +186,61 @@ async def test_a_source_of_two_partitions_is_asked_for_by_partition(bench: Bench
 async def test_without_sources_there_are_none(bench: Bench) -> None:
     async with bench.view() as view, client_of(view) as client:
         assert await json(client, "/ws/v1/external") == []
+
+
+# ---- nodes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_tells_whose_its_figures_are(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("h/1", vcore=9000)
+    rm.cluster.node("n2", vcore=10)
+    rm.do(said(NODE, ExternalAllocation("vm", "h/1", {"vcore": 1000})), noted(LIVE))
+    rm.do(said(ExternalNode("h/1", {"vcore": 7000}), source="other"), noted(STALE, "other", "connection refused"))
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        shared, alone = await json(client, "/ws/v1/partition/default/nodes")  # type: ignore[misc]
+        assert shared["capacity"] == {"vcore": 7000}
+        assert shared["schedulable"] is False
+        assert shared["sources"] == ["other", "vms"]
+        assert shared["reported"] == {"created": True, "capacity": {"vcore": 9000}, "schedulable": True}
+        (held,) = shared["foreignAllocations"]
+        assert held["source"] == "vms"
+        assert "preemptable" not in held
+        assert not {"sources", "reported"} & set(alone)
+
+
+async def test_explain_says_which_source_restricts_a_node(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=9000)
+    rm.do(said(ExternalNode("n1", {"vcore": 7000}, brings=False)), noted(LIVE))
+    rm.do(said(ExternalNode("n2", {"vcore": 5}), source="other"), noted(STALE, "other", "connection refused"))
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        found = await json(client, "/ws/v1/explain/node/n1")
+        assert isinstance(found, dict)
+        assert found["sources"] == [
+            {
+                "source": "vms",
+                "capacity": {"vcore": 7000},
+                "whole": False,
+                "occupied": {},
+                "schedulable": True,
+                "held": "",
+                "brings": False,
+            }
+        ]
+        assert found["rm"]["capacity"] == {"vcore": 9000}
+        assert found["closed"] == ""
+        assert found["message"].startswith(
+            "Beside the resource manager source vms speaks of it. They differ (vcore: the resource manager says 9000, "
+            "source vms says 7000: the smaller counts). Nothing is allocated on it."
+        )
+        found = await json(client, "/ws/v1/explain/node/n2")
+        assert isinstance(found, dict)
+        assert found["rm"] is None
+        assert found["closed"] == "source other is lost: connection refused"
+        assert found["message"].startswith(
+            "Nothing new goes there but what can run on no other node: source other is lost: connection refused. "
+            "Not the resource manager, but source other speaks of it."
+        )

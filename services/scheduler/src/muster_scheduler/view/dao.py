@@ -303,7 +303,7 @@ class ReportedDao(_Shape, kw_only=True):
 class NodeTailDao(_Shape, kw_only=True):
     """A node, from behind its allocations. From ``sources`` on it is ours: who outside of the RM speaks of it.
 
-    ``reported``: what the RM itself says; absent beside sources: nothing. ``disputed``: where they differ.
+    ``reported``: what the RM itself says; absent beside sources: nothing. (Where they differ, explain says.)
     """
 
     schedulable: bool
@@ -311,7 +311,6 @@ class NodeTailDao(_Shape, kw_only=True):
     reservations: list[str] = []
     sources: list[str] = []
     reported: ReportedDao | None = None
-    disputed: str = ""
 
 
 class HealthCheckDao(Struct, omit_defaults=True, kw_only=True, rename="pascal"):
@@ -675,14 +674,14 @@ def node_tail(node: Node) -> NodeTailDao:
         is_reserved=bool(node.reservations),
         reservations=[wanted.key for wanted in node.reservations],
         sources=list(node.sources),
-        reported=_reported(node) if node.sources else None,
-        disputed=node.disputed,
+        reported=reported(node),
     )
 
 
-def _reported(node: Node) -> ReportedDao | None:
+def reported(node: Node) -> ReportedDao | None:
+    """What the RM itself says of a node; None: nothing, or it alone speaks of it."""
     report = node.reported
-    if report is None:
+    if report is None or not node.sources:
         return None
     return ReportedDao(
         created=report.capacity is not None,

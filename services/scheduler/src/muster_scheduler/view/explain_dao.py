@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from muster_scheduler.view.dao import LackingDao, Quantities
+from muster_scheduler.view.dao import LackingDao, Quantities, ReportedDao
 
 
 class _Whole(Struct, kw_only=True, rename="camel"):
@@ -346,18 +346,40 @@ class RefusedForDao(_Whole, kw_only=True):
     unanswered: bool
 
 
+class NodeSourceDao(_Whole, kw_only=True):
+    """What a source outside of the RM says of a node.
+
+    ``capacity``: null: it says nothing of it. ``whole``: of a type that it does not name there is none. ``held``: why
+    the node takes nothing new for its sake; "": it may. ``brings``: the node is there for its sake.
+    """
+
+    source: str
+    capacity: Quantities | None
+    whole: bool
+    occupied: Quantities
+    schedulable: bool
+    held: str
+    brings: bool
+
+
 class NodeDao(_Whole, kw_only=True):
     """Where a node stands, up to what is on it.
 
     ``ready``: as the RM says it. ``keptFor``: the asks that it is kept free for. ``toldToGo``: how many of its
     allocations were told to go and are still there. ``refusedFor``: the asks for which the RM refused it (a hundred at
-    most; ``refusals``: how many there are).
+    most; ``refusals``: how many there are). ``sources``: what those outside of the RM say of it; ``rm``: what the RM
+    itself says beside them, null: nothing, or it alone speaks. ``disputed``: where they differ; ``closed``: who says
+    that the node takes nothing new; "": nobody.
     """
 
     partition: str
     node: str
     schedulable: bool
     ready: bool
+    sources: list[NodeSourceDao]
+    rm: ReportedDao | None
+    disputed: str
+    closed: str
     capacity: Quantities
     allocated: Quantities
     occupied: Quantities

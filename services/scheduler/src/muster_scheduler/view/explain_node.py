@@ -8,13 +8,23 @@ from itertools import islice
 
 from muster_service.go_json import go_json
 
+from muster_scheduler.core.external_books import ExternalBooks
+from muster_scheduler.core.external_merge import Part, merge, parts_of
 from muster_scheduler.core.objects import Allocation, Ask, Node
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape, fits
-from muster_scheduler.view import explain_gang
+from muster_scheduler.view import dao, explain_gang
 from muster_scheduler.view.explain import reason_of
-from muster_scheduler.view.explain_dao import KeptForDao, LacksDao, NodeDao, OnNodeDao, RefusedForDao, WouldFitDao
+from muster_scheduler.view.explain_dao import (
+    KeptForDao,
+    LacksDao,
+    NodeDao,
+    NodeSourceDao,
+    OnNodeDao,
+    RefusedForDao,
+    WouldFitDao,
+)
 from muster_scheduler.view.render import Pieces, small
 
 _REFUSED_MAX = 100
@@ -22,7 +32,9 @@ _REFUSED_MAX = 100
 _PER_STEP = 200
 
 
-def explained(partition: Partition, node: Node, *, halt: Reason | None) -> Pieces:
+def explained(
+    partition: Partition, node: Node, *, halt: Reason | None, external: ExternalBooks | None = None
+) -> Pieces:
     """A node: O(what is on it, and the groups of asks that wait in its partition).
 
     ``{NodeDao …, "allocations": [OnNodeDao …], "foreign": [OnNodeDao …]}``
@@ -30,7 +42,10 @@ def explained(partition: Partition, node: Node, *, halt: Reason | None) -> Piece
     What waits is counted first, in empty pieces: others may take their turn behind each.
 
     :param halt: why nothing at all is decided.
+    :param external: what sources outside of the RM say; None: there are none.
     """
+    parts = _parts(partition, node, external)
+    merged = merge(node.reported, parts) if parts else None
     waiting = yield from _waiting(partition, node, halt)
     quantities = partition.types.quantities
     held, foreign = list(node.allocations.values()), list(node.foreign.values())
@@ -39,6 +54,10 @@ def explained(partition: Partition, node: Node, *, halt: Reason | None) -> Piece
         node=node.node_id,
         schedulable=node.schedulable,
         ready=node.ready,
+        sources=[_source(part) for part in parts],
+        rm=dao.reported(node),
+        disputed=merged.disputed if merged is not None else "",
+        closed=merged.closed if merged is not None else "",
         capacity=quantities(node.capacity),
         allocated=quantities(node.allocated),
         occupied=quantities(node.occupied),
@@ -57,6 +76,24 @@ def explained(partition: Partition, node: Node, *, halt: Reason | None) -> Piece
         yield from small((each for each in objects if not each.gone), _on_node)
         yield b"]"
     yield b"}\n"
+
+
+def _parts(partition: Partition, node: Node, external: ExternalBooks | None) -> list[Part]:
+    """What each source that takes part in the node says of it, by name."""
+    on = external.of(partition.name).nodes.get(node.node_id) if node.sources and external is not None else None
+    return parts_of(on) if on is not None else []
+
+
+def _source(part: Part) -> NodeSourceDao:
+    return NodeSourceDao(
+        source=part.source,
+        capacity=dict(part.capacity) if part.capacity is not None else None,
+        whole=part.whole,
+        occupied=dict(part.occupied),
+        schedulable=part.schedulable,
+        held=part.held,
+        brings=part.brings,
+    )
 
 
 def _kept_for(wanted: Ask) -> KeptForDao:
@@ -160,16 +197,29 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
 
 
 def _message(found: NodeDao, allocations: int, foreign: int, halt: Reason | None) -> str:
-    said = [halt.sentence() if halt is not None else "", _takes(found), _kept(found), _has(found, allocations, foreign)]
-    said += [_refused(found), _would_fit(found.waiting)]
+    said = [halt.sentence() if halt is not None else "", _takes(found), _spoken_of(found), _kept(found)]
+    said += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
     return " ".join(text for text in said if text)
 
 
 def _takes(found: NodeDao) -> str:
     if found.schedulable and found.ready:
         return ""
+    if found.closed and not found.schedulable:
+        return f"Nothing new goes there but what can run on no other node: {found.closed}."
     why = "not ready" if found.schedulable else "drained"
     return f"It is {why}: nothing new goes there but what can run on no other node."
+
+
+def _spoken_of(found: NodeDao) -> str:
+    """Which sources speak of it, and whose word counts where they differ."""
+    if not found.sources:
+        return ""
+    names = [each.source for each in found.sources]
+    who = f"source {names[0]}" if len(names) == 1 else f"sources {', '.join(names[:-1])} and {names[-1]}"
+    beside = "Beside the resource manager" if found.rm is not None else "Not the resource manager, but"
+    said = f"{beside} {who} {'speaks' if len(names) == 1 else 'speak'} of it."
+    return f"{said} They differ ({found.disputed})." if found.disputed else said
 
 
 def _kept(found: NodeDao) -> str:

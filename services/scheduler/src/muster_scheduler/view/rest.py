@@ -481,7 +481,8 @@ class ViewRest:
         for partition in self._partitions_of(call, state):
             node = partition.nodes.get(call.path["node"])
             if node is not None:
-                return Answer(explain_node.explained(partition, node, halt=explain.halt_of(state.info)))
+                halt, books = explain.halt_of(state.info), state.core.external
+                return Answer(explain_node.explained(partition, node, halt=halt, external=books))
         raise RequestRefused(404, "Node not found")
 
     async def _explain_preempted(self, call: Call) -> Answer:

@@ -111,8 +111,10 @@ MAYBE_EARLIER = (
 )
 
 
-def _run(seed: int, *, rebuilding: bool, config: str = make.CONFIG) -> tuple[Rig, list[object]]:
-    requests = Requests(seed, config)
+def _run(
+    seed: int, *, rebuilding: bool, config: str = make.CONFIG, kind: type[Requests] = Requests
+) -> tuple[Rig, list[object]]:
+    requests = kind(seed, config)
     pace = random.Random(f"pace {seed}")
     borders = random.Random(f"borders {seed}")
     rig = Rig(budget=pace.choice([1, 3, 2000]))

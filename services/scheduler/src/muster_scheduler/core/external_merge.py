@@ -157,7 +157,7 @@ def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[
     capacity: dict[str, int] = {}
     disputes: list[str] = []
     limited = any(whole for _, _, whole in speakers)
-    for name in {name: None for _, said, _ in speakers for name in said}:
+    for name in sorted({name for _, said, _ in speakers for name in said}):  # (what was recorded has no order)
         least = most = None
         for _, said, _ in speakers:
             value = said.get(name)

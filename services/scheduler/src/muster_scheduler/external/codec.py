@@ -6,8 +6,8 @@ none of our own writers makes one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 
@@ -35,6 +35,8 @@ from muster_scheduler.external.checks import (
     text_problem,
 )
 from muster_scheduler.external.errors import BadDocument
+
+T = TypeVar("T")
 
 _KINDS = {kind.value: kind for kind in ExternalKind}
 _STATES = {state.value: state for state in SourceState}
@@ -135,9 +137,9 @@ def _object(message: pb.ExternalChange, kind: ExternalKind) -> ExternalObject:
             node = message.node
             return ExternalNode(
                 message.id,
-                dict(node.capacity) if node.has_capacity else None,
-                dict(node.occupied),
-                dict(node.attributes),
+                _in_order(node.capacity) if node.has_capacity else None,
+                _in_order(node.occupied),
+                _in_order(node.attributes),
                 node.schedulable,
                 node.whole,
                 node.brings,
@@ -147,29 +149,34 @@ def _object(message: pb.ExternalChange, kind: ExternalKind) -> ExternalObject:
             return ExternalAllocation(
                 message.id,
                 allocation.node_id,
-                dict(allocation.resource),
+                _in_order(allocation.resource),
                 allocation.application_id,
                 allocation.priority,
-                dict(allocation.tags),
+                _in_order(allocation.tags),
             )
         case ExternalKind.QUEUE:
-            return ExternalQueue(message.id, dict(message.queue.max))
+            return ExternalQueue(message.id, _in_order(message.queue.max))
         case ExternalKind.APPLICATION:
             app = message.application
-            return ExternalApplication(message.id, app.queue, app.user, tuple(app.groups), dict(app.tags))
+            return ExternalApplication(message.id, app.queue, app.user, tuple(app.groups), _in_order(app.tags))
         case ExternalKind.OFFER:
             offer = message.offer
             return ExternalOffer(
                 message.id,
                 offer.node_id,
-                dict(offer.resource),
-                dict(offer.attributes),
+                _in_order(offer.resource),
+                _in_order(offer.attributes),
                 offer.idle_ns,
                 offer.revoked,
                 offer.grace_ns,
             )
         case ExternalKind.POOL:
             return ExternalPool(message.id, message.pool.quantity, message.pool.occupied)
+
+
+def _in_order(entries: Mapping[str, T]) -> dict[str, T]:
+    """By name: a protobuf map has no order, and what is decided must not depend on one."""
+    return dict(sorted(entries.items()))
 
 
 def _write(change: ExternalChange, message: pb.ExternalChange) -> None:

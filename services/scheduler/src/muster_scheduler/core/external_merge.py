@@ -172,7 +172,7 @@ def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[
         if limited and any(whole and name not in said for _, said, whole in speakers):
             least = 0
         capacity[name] = least
-    return capacity, f"{'; '.join(disputes)}: {RULE}" if disputes else ""
+    return capacity, f"{'; '.join(sorted(disputes))}: {RULE}" if disputes else ""
 
 
 def smallest_maximum(entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...], dict[str, int] | None]:
@@ -195,7 +195,7 @@ def quota_dispute(own: Mapping[str, int] | None, entries: Iterable[ExternalEntry
         assert isinstance(entry.said, ExternalQueue)
         speakers.append((f"source {entry.source}", entry.said.maximum))
     disputes = []
-    for name in {name: None for _, said in speakers for name in said}:
+    for name in sorted({name for _, said in speakers for name in said}):
         amounts = {who: said[name] for who, said in speakers if name in said}
         if len({*amounts.values()}) > 1:
             disputes.append(f"{name}: {', '.join(f'{who} says {value}' for who, value in amounts.items())}")

@@ -182,6 +182,9 @@ class PartitionExternal:
         return on if not bad else _without(on, bad)
 
     def _reserve(self, entry: ExternalEntry, bad: list[ExternalEntry], out: Outcome) -> None:
+        said, known = entry.said, self._partition.types.numbers.keys()
+        if isinstance(said, ExternalNode) and said.occupied.keys() <= known >= (said.capacity or {}).keys():
+            return  # as nearly always
         try:
             self._partition.types.reserve(_types_of(entry.said))
         except TooManyTypes as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from muster_scheduler.core import external_invariants
 from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.lifecycle import counts_as_running
 from muster_scheduler.core.objects import Application, Ask, Ledger, Node, Queue, Tracker
@@ -18,10 +19,11 @@ class InvariantViolated(AssertionError):
     """The state contradicts itself; the message says where."""
 
 
-def check(core: SchedulerCore, *, exhausted: bool = False) -> None:
+def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) -> None:
     """Checks every partition: O(cluster), so not on a hot path.
 
     :param exhausted: the last cycle ran to its end: then nothing may be ready, and everything pending has a reason.
+    :param merges: what counts of nodes and queues is what this version's rules make of what sources say.
     Raises InvariantViolated.
     """
     for partition in core.partitions.values():
@@ -31,6 +33,7 @@ def check(core: SchedulerCore, *, exhausted: bool = False) -> None:
         _check_trackers(partition)
         _check_gangs(partition)
         _check_questions(partition)
+        external_invariants.check(partition, _must, merges=merges)
         if exhausted and partition.deciding:
             _check_reasons(partition)
 

@@ -54,8 +54,18 @@ class NodeBooks:
     def set_node_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
         """Replaces a node's capacity; below what is allocated, the node is over-committed until releases mend it."""
         partition = self._partition
-        self._count(node, -1)
-        self._set_capacity(node, capacity)
+        number = partition.types.number
+        items = {number(name): value for name, value in capacity.items()}
+        if partition.types.pooled:
+            self._count(node, -1)
+            self._set_capacity(node, capacity)
+        else:  # (what changed of it: sources say so thousands of times in a second)
+            vector, total = node.capacity, partition.capacity
+            for index, old in enumerate(vector):
+                new = items.get(index, 0)
+                if new != old:
+                    vector[index] = new
+                    total[index] += new - old
         partition.capacity_moved = True
         partition.capacity_version += 1
         self.node_moved(node)

@@ -62,7 +62,7 @@ class NodeLives:
         else:
             self._change(node, merged, out, now_ns)
         kept = report if report is not None and (parts or _needs_report(report)) else None
-        if kept != node.reported or merged.sources != node.sources:
+        if merged.sources != node.sources or (kept is not node.reported and kept != node.reported):
             out.touch(node, partition.name)
         node.sources, node.disputed, node.reported = merged.sources, merged.disputed, kept
         if on is not None:
@@ -103,8 +103,7 @@ class NodeLives:
                 _schedulable_event(node, merged, out, now_ns)
             if node.ready != ready:
                 _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
-        capacity = {name: value for name, value in merged.capacity.items() if value}
-        resized = node.named_capacity() != capacity
+        resized = not _has(node, merged.capacity)
         if resized:
             changed = True
             partition.node_books.set_node_capacity(node, merged.capacity)
@@ -113,6 +112,7 @@ class NodeLives:
                     partition.unreserve(ask, out, now_ns)  # not even the empty node would do for it
         if resized or (merged.disputed and merged.disputed != node.disputed):
             detail, message = Detail.NODE_CAPACITY, merged.disputed
+            capacity = {name: value for name, value in merged.capacity.items() if value}
             out.track(EventType.NODE, Change.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
         if merged.occupied != node.reported_occupied:
             changed = True
@@ -199,6 +199,19 @@ class NodeLives:
         for app in dict.fromkeys(allocation.app for allocation in ended):
             if app is not None:
                 partition.lifecycle.complete_if_idle(app, out, now_ns)
+
+
+def _has(node: Node, capacity: Mapping[str, int]) -> bool:
+    """Whether the node's capacity is this one already."""
+    if node.types.pooled:
+        return node.named_capacity() == {name: value for name, value in capacity.items() if value}
+    vector, numbers, named = node.capacity, node.types.numbers, 0
+    for name, value in capacity.items():
+        if value:
+            named += 1
+            if name not in numbers or vector[numbers[name]] != value:
+                return False
+    return named == len(vector) - vector.count(0)
 
 
 def _needs_report(report: NodeReport) -> bool:

@@ -248,14 +248,16 @@ class SchedulerCore:
             if known is not None:
                 known.questions.withdraw_all(out)
                 reload.reconfigure(known, each, out, now_ns)
-                known.external.reconfigured(out, now_ns)
+                if self._searching:  # (a follower takes what follows from it as it is recorded)
+                    known.external.reconfigured(out, now_ns)
                 continue
             self.partitions[name] = new = self._new_partition(each)
             new.questions.take_policy(self._policy, out, now_ns)
             new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
             new.queue_tree.announce_queues(out, now_ns)
-            new.external.begin(out, now_ns)
+            if self._searching:
+                new.external.begin(out, now_ns)
         self.partitions = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
         self.config = config
         return ()

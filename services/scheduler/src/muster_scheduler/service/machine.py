@@ -129,7 +129,7 @@ class SchedulerMachine:
             state.info.awaited = self._awaited(rm_id)
             state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
-            invariants.check(state.core)
+            invariants.check(state.core, merges=False)
             self._emitters[rm_id] = Emitter(self._topics, state.info)
             self._now_ns = max(self._now_ns, state.info.last_decided_ns)
             self._unexhausted[rm_id] = None
@@ -231,7 +231,7 @@ class SchedulerMachine:
         if self._check_every_ns and now_ns >= self._checked_ns + self._check_every_ns:
             self._checked_ns = now_ns
             for state in self._folder.rms.values():
-                invariants.check(state.core)
+                invariants.check(state.core, merges=False)
 
     # ---- one request -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 
 import httpx
-from muster_client import Callbacks, RmClient, application, ask, node
+from muster_client import Callbacks, Rejection, RmClient, application, ask, node, release
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
 
@@ -166,9 +166,9 @@ class Up:
                 await asyncio.sleep(0.05)
         return self.process.stop()
 
-    async def get(self, path: str, **query: str) -> Any:
-        async with httpx.AsyncClient(base_url=self.http, timeout=PATIENCE_S) as http:
-            return (await http.get(path, params=query)).raise_for_status().json()
+    def rm(self, rm_id: str) -> Rm:
+        """One that is not connected yet."""
+        return Rm(self.grpc, self.http, rm_id)
 
     async def health(self) -> str:
         async with httpx.AsyncClient(base_url=self.http, timeout=PATIENCE_S) as http:
@@ -176,12 +176,12 @@ class Up:
 
     async def source(self, rm_id: str, name: str) -> dict[str, Any]:
         """What REST says of a source; {}: nothing."""
-        found = [each for each in await self.get("/ws/v1/external", rm=rm_id) if each["source"] == name]
+        found = [each for each in await get(self.http, "/ws/v1/external", rm=rm_id) if each["source"] == name]
         return found[0] if found else {}
 
     async def objects(self, rm_id: str, name: str) -> dict[str, dict[str, Any]]:
         """What REST says of a source's objects, by id."""
-        page = await self.get(f"/ws/v1/external/{name}", rm=rm_id)
+        page = await get(self.http, f"/ws/v1/external/{name}", rm=rm_id)
         return {each["id"]: each for each in page["objects"]}
 
     async def log(self) -> str:
@@ -205,12 +205,15 @@ class Rm:
     :ivar tasks: node by task, of those that run as far as it was told.
     """
 
-    def __init__(self, up: Up, rm_id: str) -> None:
-        self._up, self.rm_id = up, rm_id
+    def __init__(self, grpc: str, http: str, rm_id: str) -> None:
+        self._http, self.rm_id = http, rm_id
         self.tasks: dict[str, str] = {}
         self._asked, self._keys = 0, itertools.count()
-        callbacks = Callbacks(on_allocated=self._allocated, on_released=self._released)
-        self._client = RmClient(up.grpc, rm_id, config=QUEUES, callbacks=callbacks)
+        self._rejected: set[str] = set()
+        callbacks = Callbacks(
+            on_allocated=self._allocated, on_released=self._released, on_rejected_allocation=self._refused
+        )
+        self._client = RmClient(grpc, rm_id, config=QUEUES, callbacks=callbacks)
 
     async def __aenter__(self) -> Rm:
         await self._client.__aenter__()
@@ -237,13 +240,30 @@ class Rm:
         self._asked += count
         await self._client.send_asks([ask(f"task-{next(self._keys)}", "app", TASK) for _ in range(count)])
 
-    async def known(self, count: int) -> None:
-        """Returns when so many of its asks are known to wait, for whatever reason."""
+    async def heard_out(self) -> None:
+        """Returns when everything that was asked before was taken in, and what was decided on it was told.
+
+        (An ask of nobody's is rejected in its turn. Of two in a row, the second is so after all decisions on the first
+        and on what was before.)
+        """
+        for _ in range(2):
+            key = f"nobody-{next(self._keys)}"
+            await self._client.send_asks([ask(key, "nobody", TASK)])
+
+            async def is_so(key: str = key) -> bool:
+                return key in self._rejected
+
+            await eventually(is_so, f"{self.rm_id} is answered")
+
+    async def ends(self, on: str) -> None:
+        """Ends a task of a node."""
+        key = next(key for key, where in self.tasks.items() if where == on)
+        await self._client.send_releases([release("app", key)])
 
         async def is_so() -> bool:
-            return await self._waiting() == count
+            return key not in self.tasks
 
-        await eventually(is_so, f"{count} asks of {self.rm_id} wait")
+        await eventually(is_so, f"{key} has ended")
 
     async def settles(self) -> Counter[str]:
         """How many tasks each node runs, when each task that was asked for either runs or is known to find no room."""
@@ -261,6 +281,11 @@ class Rm:
 
     async def runs_all(self, **counts: int) -> None:
         """Returns when just so many tasks run on each node, and the others are known to find no room."""
+        await self.runs_now(**counts)
+        assert await self.settles() == counts
+
+    async def runs_now(self, **counts: int) -> None:
+        """Returns when just so many tasks run on each node."""
 
         async def is_so() -> bool:
             return self.runs() == counts
@@ -269,17 +294,16 @@ class Rm:
             await eventually(is_so, "")
         except AssertionError:
             assert self.runs() == counts
-        assert await self.settles() == counts
 
     def runs(self) -> Counter[str]:
         return Counter(self.tasks.values())
 
     async def _waiting(self) -> int:
-        return len((await self._up.get("/ws/v1/explain/pending", rm=self.rm_id))["pending"])
+        return len((await get(self._http, "/ws/v1/explain/pending", rm=self.rm_id))["pending"])
 
     async def node(self, name: str) -> dict[str, Any]:
         """What REST says of a node; {}: there is none."""
-        nodes = await self._up.get("/ws/v1/partition/default/nodes", rm=self.rm_id)
+        nodes = await get(self._http, "/ws/v1/partition/default/nodes", rm=self.rm_id)
         return next((each for each in nodes if each["nodeID"] == name), {})
 
     async def node_has(self, name: str, cores: int) -> dict[str, Any]:
@@ -287,23 +311,32 @@ class Rm:
 
         async def has() -> dict[str, Any] | None:
             shown = await self.node(name)
-            return shown if shown.get("capacity", {}).get("vcore") == cores * 1_000 else None
+            return shown if shown and shown.get("capacity", {}).get("vcore", 0) == cores * 1_000 else None
 
         found: dict[str, Any] = await eventually(has, f"{name} of {self.rm_id} has {cores} cores")
         return found
 
     async def events(self, about: str) -> list[str]:
         """The messages of an object's events."""
-        records = (await self._up.get("/ws/v1/events/batch", rm=self.rm_id, count="10000"))["EventRecords"] or []
+        records = (await get(self._http, "/ws/v1/events/batch", rm=self.rm_id, count="10000"))["EventRecords"] or []
         return [each.get("message", "") for each in records if each.get("objectID") == about]
 
     def _allocated(self, items: Sequence[si.Allocation]) -> None:
         self.tasks.update({each.allocationKey: each.nodeID for each in items})
 
+    def _refused(self, items: Sequence[Rejection]) -> None:
+        self._rejected.update(each.allocation_key for each in items)
+
     def _released(self, items: Sequence[si.AllocationRelease]) -> None:
         for each in items:
             del self.tasks[each.allocationKey]
             self._asked -= 1
+
+
+async def get(http: str, path: str, **query: str) -> Any:
+    """What REST answers."""
+    async with httpx.AsyncClient(base_url=http, timeout=PATIENCE_S) as client:
+        return (await client.get(path, params=query)).raise_for_status().json()
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:

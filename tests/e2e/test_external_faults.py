@@ -12,12 +12,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
-from e2e.external_rig import HttpSource, Rm, Up, eventually, host, vm, write
+from chaos.harness import on_kafka
+from e2e.external_rig import HttpSource, Rm, Up, eventually, get, host, settings_text, vm, write
 
 STALE_AFTER_S = 0.5
 FUTURE, PAST = "Fri, 31 Dec 2199 23:59:59 GMT", "Thu, 01 Jan 1970 00:00:00 GMT"
@@ -52,7 +54,7 @@ class World(NamedTuple):
     @asynccontextmanager
     async def rm(self, name: str, **cores: int) -> AsyncIterator[Rm]:
         """An RM that has a node of its own, and knows ``shared`` with all the cores that the machine has."""
-        async with Rm(self.up, name) as rm:
+        async with self.up.rm(name) as rm:
             await rm.joins(**(cores or {"own": 1, "shared": 8}))
             yield rm
 
@@ -264,20 +266,15 @@ async def test_a_file_that_goes_lies_or_is_dated_wrong(world: World) -> None:
 # ---- at the start ---------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_decided_without_a_required_source_and_the_process_ends(tmp_path: Path) -> None:
+async def test_without_a_required_source_the_process_ends_and_says_why(tmp_path: Path) -> None:
     there, away = HttpSource(*SHARED).start(), HttpSource()
     tables = {"there": http_table("first", there), "away": http_table("first", away)}
-    up = Up(tmp_path, tables, sync_timeout_s=4)
+    up = Up(tmp_path, tables, sync_timeout_s=1)
     try:
-        await up.begin()
-        async with Rm(up, "first") as rm:
-            await rm.joins(own=8)
-            await rm.asks(1)
-            await rm.nodes(another=8)  # is answered: the ask before it was taken in
-            assert await up.ended() == 1
-            assert rm.tasks == {}
+        up.process.start()
+        assert await up.ended() == 1
         (said,) = [line for line in (await up.log()).splitlines() if line.startswith("muster: ")]
-        assert said.startswith(f"muster: informers that had not synced after 4 s: away: {away.url}: ")
+        assert said.startswith(f"muster: informers that had not synced after 1 s: away: {away.url}: ")
         assert "attempts failed" in said
         assert "there" not in said
         assert "Traceback" not in await up.log()
@@ -291,7 +288,7 @@ async def test_after_a_kill_nothing_is_decided_before_the_source_is_heard_again(
     up = Up(tmp_path, {"vms": http_table("first", source)})
     try:
         await up.start()
-        async with Rm(up, "first") as rm:
+        async with up.rm("first") as rm:
             await rm.joins(own=1, shared=8)
             await rm.node_has("shared", 4)
             before = await rm.fills(2)  # of the six that find room
@@ -299,7 +296,7 @@ async def test_after_a_kill_nothing_is_decided_before_the_source_is_heard_again(
             source.stop()
             await up.begin()
             await rm.asks(10)
-            await rm.nodes(another=0)
+            await rm.heard_out()
             # What was recorded counts, and is not decided on.
             shown = await rm.node("shared")
             assert (shown["capacity"]["vcore"], shown["occupied"]["vcore"]) == (4_000, 1_000)
@@ -311,6 +308,50 @@ async def test_after_a_kill_nothing_is_decided_before_the_source_is_heard_again(
             await rm.runs_all(**(kept | Counter(own=1, shared=2)))
     finally:
         up.process.kill()
+        source.stop()
+
+
+@pytest.mark.kafka
+@pytest.mark.redis
+async def test_a_gateway_takes_asks_while_the_scheduler_waits_for_its_source(
+    tmp_path: Path, kafka_bootstrap: str, redis_url: str
+) -> None:
+    source, settings = HttpSource(*SHARED), tmp_path / "settings.toml"
+    settings.write_text(settings_text({"vms": http_table("first", source)}, sync_timeout_s=60))
+    deployment = on_kafka(tmp_path, kafka_bootstrap, redis_url, {"MUSTER_SETTINGS": str(settings)})
+    scheduler, gateway = deployment.processes["scheduler"], deployment.processes["gateway"]
+
+    async def synced() -> bool:
+        with suppress(httpx.TransportError, httpx.HTTPStatusError):
+            return bool(await get(deployment.operations["scheduler"], "/health/ready"))
+        return False
+
+    try:
+        scheduler.start()
+        gateway.start()
+        await gateway.serving(deployment.gateway)
+        async with Rm(deployment.gateway, deployment.http, "first") as rm:
+            await rm.joins(own=1, shared=8)
+            await rm.asks(10)
+            await rm.heard_out()
+            assert rm.tasks == {}
+            source.start()
+            await rm.runs_now(own=1, shared=3, brought=2)
+
+            scheduler.kill()
+            source.stop()
+            source.answer.says(host("shared", 3), *SHARED[1:])
+            scheduler.start()
+            await rm.ends("shared")
+            # By what is recorded there is room for another one now.
+            await rm.heard_out()
+            source.start()
+            await eventually(synced, "the scheduler is ready")
+            await rm.heard_out()
+            assert rm.runs() == {"own": 1, "shared": 2, "brought": 2}
+    finally:
+        for process in (gateway, scheduler):
+            process.kill()
         source.stop()
 
 

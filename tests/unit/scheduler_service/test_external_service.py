@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
-from muster_bus.log import OutRecord
+from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_scheduler import state_codec
@@ -278,6 +278,23 @@ async def test_required_informers_that_do_not_sync_are_named_with_their_last_err
         assert error.value.informers == {"vms": "connection refused"}
         assert str(error.value) == "informers that had not synced after 0.5 s: vms: connection refused"
         assert not service.synced
+
+
+async def test_what_is_not_on_the_log_is_waited_for(bench_of: BenchOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = await bench_of(vms=Source([node(1)]))
+    writer = await bench.log.writer("slow")
+
+    async def full() -> None:
+        await asyncio.Event().wait()
+
+    async def slow(name: str) -> LogWriter:
+        return writer
+
+    monkeypatch.setattr(writer, "ready", full)
+    monkeypatch.setattr(bench.log, "writer", slow)
+    async with bench.running(informers={"vms": table("vms")}, sync_timeout_s=0.5) as service:
+        with pytest.raises(NotSynced, match="vms: its listing is not on the log yet"):
+            await synced(service)
 
 
 async def test_an_informer_that_is_not_required_is_given_up_and_may_come_later(bench_of: BenchOf) -> None:

@@ -379,7 +379,7 @@ class KafkaRig:
         self._patch.setattr(aiokafka.client, "create_conn", through)
 
     def make(self, **options: object) -> ListWatch:
-        fast = {"bootstrap_servers": self.bootstrap, "topic": self.topic, "timeout_s": 3}
+        fast = {"bootstrap_servers": self.bootstrap, "topic": self.topic, "timeout_s": 2}
         source = kafka.make_informer({**fast, **options}, context(self._directory))
         self._sources.append(source)
         return source
@@ -530,6 +530,9 @@ class RedisRig:
 async def rig_of(kind: str, request: pytest.FixtureRequest, directory: Path) -> AsyncIterator[Any]:
     """A rig, open; it is closed afterwards."""
     rig: FileRig | HttpRig | KafkaRig | RedisRig
+    patch = request.getfixturevalue("monkeypatch")
+    for module in (kafka, redis_informer):
+        patch.setattr(module, "HEARTBEAT_S", 0.3)
     match kind:
         case "file":
             rig = FileRig(directory)
@@ -537,7 +540,6 @@ async def rig_of(kind: str, request: pytest.FixtureRequest, directory: Path) -> 
             rig = HttpRig(directory)
             await rig.open()
         case "kafka":
-            patch = request.getfixturevalue("monkeypatch")
             rig = KafkaRig(request.getfixturevalue("kafka_bootstrap"), directory, patch)
             await rig.open()
         case _:

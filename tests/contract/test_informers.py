@@ -145,11 +145,13 @@ async def test_a_source_that_goes_away_takes_nothing_with_it_and_tells_the_rest_
     await fill(rig, host("a"), host("b"))
     mirror = Mirror(rig.make())
     await mirror.list()
-    await mirror.watch_until(lambda: mirror.heartbeats == 1)
+    watching = asyncio.create_task(mirror.watch_until(lambda: False))
+    await until(lambda: mirror.heartbeats > 0)
     await rig.down()
-    for _ in range(2):
-        with pytest.raises(SourceUnavailable):
-            await mirror.watch_until(lambda: False)
+    with pytest.raises(SourceUnavailable):
+        await watching
+    with pytest.raises(SourceUnavailable):
+        await mirror.watch_until(lambda: False)
     assert mirror.told == []
     await rig.put(host("c"))
     await rig.delete(("node", "a"))
@@ -296,6 +298,7 @@ async def test_whoever_is_cancelled_leaves_nothing_open(rig: Rig) -> None:
         watching.cancel()
         await asyncio.wait({watching}, timeout=DEADLINE_S)
         assert watching.cancelled()
+        await until(lambda: not rig.connections())
     listing = asyncio.create_task(source.list())
     await asyncio.sleep(0)
     listing.cancel()

@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from contract.informer_rigs import KafkaRig, rig_of
 from muster_scheduler.external.contract import ChangeType, ListWatch
 from muster_scheduler.external.errors import CursorExpired, SourceUnavailable
+from muster_scheduler.external.informers import kafka
 from muster_scheduler.external.informers.kafka import LendingKafkaSource
 
 DEADLINE_S = 30
@@ -95,7 +96,10 @@ async def test_a_topic_counts_as_long_as_its_marker_is_there(rig: KafkaRig) -> N
         await source.list()
 
 
-async def test_more_partitions_are_listed_anew(rig: KafkaRig, admin: AIOKafkaAdminClient) -> None:
+async def test_more_partitions_are_listed_anew(
+    rig: KafkaRig, admin: AIOKafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "_METADATA_AGE_MS", 100)
     await rig.put({"kind": "node", "id": "a"})
     source = rig.make()
     listing = await source.list()
@@ -103,7 +107,35 @@ async def test_more_partitions_are_listed_anew(rig: KafkaRig, admin: AIOKafkaAdm
     await admin.create_partitions({rig.topic: NewPartitions(3)})
     with pytest.raises(CursorExpired, match="has 3 partitions now"):
         await until_expired(source, listing.cursor)
+    cursor = (await source.list()).cursor
+    # in the middle of a watch, too
+    async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
+        assert not await anext(watch)
+        await admin.create_partitions({rig.topic: NewPartitions(4)})
+        with pytest.raises(CursorExpired, match="has 4 partitions now"):
+            await drained(watch)
     assert len((await source.list()).documents) == 1
+
+
+async def drained(watch: AsyncIterator[object]) -> None:
+    async for _ in watch:
+        pass
+
+
+async def test_what_is_written_behind_what_was_listed_is_told(rig: KafkaRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.put({"kind": "node", "id": "a"})
+    source = rig.make()
+    newest = source._newest  # type: ignore[attr-defined]
+
+    async def slow(*arguments: object) -> object:
+        found = await newest(*arguments)
+        await rig.put({"kind": "node", "id": "b"})
+        return found
+
+    monkeypatch.setattr(source, "_newest", slow)
+    listing = await source.list()
+    assert [document["id"] for document in listing.documents] == ["a"]
+    assert await told(source, listing.cursor) == [(ChangeType.MODIFIED, "b")]
 
 
 async def test_a_topic_that_was_made_anew_takes_nothing_with_it(rig: KafkaRig, admin: AIOKafkaAdminClient) -> None:

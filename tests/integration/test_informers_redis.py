@@ -70,7 +70,15 @@ async def begun_anew_and_longer(rig: RedisRig) -> None:
 async def older(rig: RedisRig) -> None:
     """As a replica that was behind when it took over."""
     await rig.redis.delete(rig.stream)
+    for sequence in (1, 2, 3):
+        await rig.redis.xadd(rig.stream, {"id": "a"}, id=f"5-{sequence}")
+
+
+async def begun_anew_earlier(rig: RedisRig) -> None:
+    """With a first entry that is older than what was read, so that it does not look trimmed."""
+    await rig.redis.delete(rig.stream)
     await rig.redis.xadd(rig.stream, {"id": "a"}, id="5-1")
+    await put(rig, "b")
 
 
 async def hash_gone(rig: RedisRig) -> None:
@@ -89,6 +97,7 @@ async def both_gone(rig: RedisRig) -> None:
         entry_deleted,
         begun_anew,
         begun_anew_and_longer,
+        begun_anew_earlier,
         older,
         hash_gone,
         both_gone,

@@ -186,7 +186,7 @@ class HttpSource:
         self._base = Path(context.base)
         self._url = httpx.URL(options.url)
         self._secure = secure
-        self._open: httpx.AsyncHTTPTransport | None = None
+        self._open: dict[str, httpx.AsyncHTTPTransport] = {}  # by method: who gives back is not cut off by a watch
         self._is_closed = False
         self._asked_s = 0.0
         self._not_before_s = 0.0
@@ -215,15 +215,21 @@ class HttpSource:
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         if not cursor or cursor != self._cursor:
             raise CursorExpired(f"{self._shown(self._url)}: what was told last is not known any more")
-        while True:
-            # Never more often, also when a watch that failed begins again.
-            await asyncio.sleep(self._asked_s + self._options.poll_s - self._clock.monotonic())
-            yield await self._changes()
+        try:
+            while True:
+                # Never more often, also when a watch that failed begins again.
+                await asyncio.sleep(self._asked_s + self._options.poll_s - self._clock.monotonic())
+                yield await self._changes()
+        finally:
+            await self._disconnect("GET")
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._open is not None:
-            transport, self._open = self._open, None
+        for method in list(self._open):
+            await self._disconnect(method)
+
+    async def _disconnect(self, method: str) -> None:
+        if transport := self._open.pop(method, None):
             await transport.aclose()
 
     async def _changes(self) -> Sequence[Delta]:
@@ -361,14 +367,14 @@ class HttpSource:
         for proxies and passwords."""
         if self._is_closed:
             raise SourceUnavailable("it is closed")
-        if self._open is None:
-            self._open = httpx.AsyncHTTPTransport(
+        if (transport := self._open.get(method)) is None:
+            transport = self._open[method] = httpx.AsyncHTTPTransport(
                 verify=self._secure, limits=httpx.Limits(keepalive_expiry=_IDLE_CONNECTION_S)
             )
         sent = {"User-Agent": "muster", "Accept-Encoding": "gzip", **headers, **await self._credentials(url)}
         timeout = httpx.Timeout(self._options.timeout_s).as_dict()
         request = httpx.Request(method, url, headers=sent, content=body, extensions={"timeout": timeout})
-        return await self._open.handle_async_request(request)
+        return await transport.handle_async_request(request)
 
     async def _credentials(self, url: httpx.URL) -> dict[str, str]:
         """For the configured hosts; for others none. Raises SourceUnavailable."""

@@ -16,6 +16,7 @@ from muster_scheduler.core.states import APP_TRANSITIONS, AppState
 
 # Reasons that are not there after a cycle that ran to its end, or of what the core does not do yet.
 _NO_REASONS = {ReasonCode.WAITING_FOR_TURN, ReasonCode.QUEUE_STOPPED, ReasonCode.RM_STOPPED, ReasonCode.RM_HELD}
+_NO_REASONS |= {ReasonCode.SOURCE_LISTING}  # said by the view
 # Of gangs, which have lives of their own (gangs_tally.py).
 _NO_REASONS |= {
     ReasonCode.GANG_ROOM,

@@ -25,6 +25,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
 )
 from muster_scheduler.core.config import PreemptionConfig
+from muster_scheduler.core.external import SetSource, SourceState
 from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.objects import PreemptionRule
 from muster_scheduler.core.outcome import Outcome, PredicatesAsked
@@ -283,6 +284,12 @@ def rm_held() -> Explained:
     return explained
 
 
+def source_listing() -> Explained:
+    explained = no_node_has_room()
+    explained.cluster.do(SetSource("default", "vms", "life", SourceState.LISTING))
+    return explained
+
+
 REASONS: dict[ReasonCode, Callable[[], Explained]] = {
     ReasonCode.WAITING_FOR_TURN: waiting_for_turn,
     ReasonCode.NO_NODES: no_nodes,
@@ -308,6 +315,7 @@ REASONS: dict[ReasonCode, Callable[[], Explained]] = {
     ReasonCode.QUEUE_STOPPED: queue_stopped,
     ReasonCode.RM_STOPPED: rm_stopped,
     ReasonCode.RM_HELD: rm_held,
+    ReasonCode.SOURCE_LISTING: source_listing,
 }
 
 

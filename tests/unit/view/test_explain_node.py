@@ -19,6 +19,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
+from muster_scheduler.follower import RmState
 from muster_scheduler.view import explain_node
 from muster_scheduler.view.explain import halt_of
 from muster_si.constants import REQUIRED_NODE_TAG
@@ -168,6 +169,8 @@ async def test_what_is_not_there_is_not_found(bench: Bench) -> None:
 
 def _of(rm: Any, node_id: str) -> dict[str, Any]:
     partition = rm.cluster.partition
-    pieces = explain_node.explained(partition, partition.nodes[node_id], halt=halt_of(rm.info))
+    pieces = explain_node.explained(
+        partition, partition.nodes[node_id], halt=halt_of(RmState(rm.info, rm.cluster.core))
+    )
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found

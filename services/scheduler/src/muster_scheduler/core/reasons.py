@@ -59,6 +59,8 @@ class ReasonCode(StrEnum):
     RM_ABSENT = "RM_ABSENT"
     # An operator paused the resource manager: nothing is decided for it until it is resumed.
     RM_HELD = "RM_HELD"
+    # A source outside of the RM has not said everything yet since the scheduler was started: nothing is decided before.
+    SOURCE_LISTING = "SOURCE_LISTING"
 
 
 class PreemptionNo(StrEnum):
@@ -262,6 +264,8 @@ class Reason:
             case ReasonCode.RM_HELD:
                 said = f" ({self.said})" if self.said else ""
                 return f"An operator paused the resource manager{said}; nothing is decided for it until it is resumed."
+            case ReasonCode.SOURCE_LISTING:
+                return f"Nothing is decided before source {self.said} has listed everything that it has."
 
     def _forming(self) -> str:
         if not self.task_group:

@@ -13,12 +13,13 @@ from functools import partial
 
 from muster_service.go_json import go_json
 
+from muster_scheduler.core.external import SourceState
 from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
-from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.follower import RmState
 from muster_scheduler.state_codec import REFUSALS_KEPT
 from muster_scheduler.view import dao, explain_gang, explain_preemption
 from muster_scheduler.view.explain_dao import (
@@ -34,14 +35,18 @@ from muster_scheduler.view.explain_preemption import Victims
 from muster_scheduler.view.render import Pieces, small
 
 
-def halt_of(info: RmInfo) -> Reason | None:
+def halt_of(state: RmState) -> Reason | None:
     """Why nothing at all is decided for an RM; None: it is."""
+    info = state.info
     if info.life == "STOPPED":
         return Reason(ReasonCode.RM_STOPPED)
     if info.held:
         return Reason(ReasonCode.RM_HELD, said=info.held_reason)
     if info.is_absent:
         return Reason(ReasonCode.RM_ABSENT)
+    for source in state.core.external.all_sources():
+        if source.state is SourceState.LISTING:  # (an informer lists once in its life: at the start)
+            return Reason(ReasonCode.SOURCE_LISTING, said=source.source)
     return None
 
 
@@ -145,7 +150,7 @@ def pending(state: RmState, now_ns: int) -> Pieces:
 
 def summary(state: RmState) -> SummaryDao:
     """How many are allocated, and how many wait for what: O(pending asks), made for polling."""
-    halt = halt_of(state.info)
+    halt = halt_of(state)
     counts: Counter[str] = Counter()
     for partition in state.core.partitions.values():
         for app in partition.apps.values():
@@ -183,7 +188,7 @@ def _asks(partition: Partition) -> Iterator[Ask]:
 
 def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
     victims = explain_preemption.victims_of(partition)
-    return Explainer(partition, victims, now_ns, halt=halt_of(state.info))
+    return Explainer(partition, victims, now_ns, halt=halt_of(state))
 
 
 # ---- one of them -----------------------------------------------------------------------------------------------------
@@ -192,7 +197,7 @@ def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
 def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
     """One pending ask."""
     victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
-    return Explainer(partition, victims, now_ns, halt=halt_of(state.info)).ask(wanted)
+    return Explainer(partition, victims, now_ns, halt=halt_of(state)).ask(wanted)
 
 
 def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
@@ -200,7 +205,7 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
 
     ``{ApplicationDao …, "asks": [PendingDao …], "preempted": [PreemptedDao …], "replacements": [ReplacementDao …]}``
     """
-    halt = halt_of(state.info)
+    halt = halt_of(state)
     counts = _counts(app, halt)
     gang = explain_gang.of_application(partition, app, partial(reason_of, halt=halt))
     head = ApplicationDao(

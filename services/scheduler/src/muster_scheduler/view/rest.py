@@ -472,7 +472,7 @@ class ViewRest:
         for partition in self._partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
-                found = explain_queue.explained(partition, queue, halt=explain.halt_of(state.info))
+                found = explain_queue.explained(partition, queue, halt=explain.halt_of(state))
                 return Answer(render.body(found))
         raise RequestRefused(404, "Queue not found")
 
@@ -481,7 +481,7 @@ class ViewRest:
         for partition in self._partitions_of(call, state):
             node = partition.nodes.get(call.path["node"])
             if node is not None:
-                halt, books = explain.halt_of(state.info), state.core.external
+                halt, books = explain.halt_of(state), state.core.external
                 return Answer(explain_node.explained(partition, node, halt=halt, external=books))
         raise RequestRefused(404, "Node not found")
 

@@ -182,7 +182,7 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
 
 def _scheduler(state: RmState, partition: Partition) -> Pieces:
     """In one value, for which everything is counted first."""
-    halt = explain.halt_of(state.info)
+    halt = explain.halt_of(state)
     states: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for apps in _batches(partition.apps.values()):

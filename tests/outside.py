@@ -23,6 +23,7 @@ from muster_scheduler.core.external import (
 from muster_scheduler.core.external_books import ExternalEntry
 from muster_scheduler.core.outcome import Outcome
 from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.core.states import APP_TERMINAL
 from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm, new_core
 
 RM = "rm"
@@ -197,7 +198,11 @@ def meaning(core: SchedulerCore) -> dict[str, object]:
                 for app in part.apps.values()
                 for ask in app.asks.values()
             },
-            "bounds": {app.app_id: [ledger.path for ledger in app.bounds] for app in part.apps.values()},
+            "bounds": {
+                app.app_id: [ledger.path for ledger in app.bounds]
+                for app in part.apps.values()
+                if app.state not in APP_TERMINAL  # (of those that are over the queue may be gone)
+            },
         }
     found["ext"] = {
         (entry.partition, entry.source, entry.kind, entry.object_id): (

@@ -163,6 +163,7 @@ class Recorder:
         self.told: list[tuple[str, str]] = []
         self.initials: list[str] = []
         self.distrusted: list[Key] = []
+        self.forgotten: list[Key] = []
         self.fails: dict[str, Exception] = {}
         for kind in ExternalKind:
             setattr(self, f"add_{kind}", self._add)
@@ -174,6 +175,9 @@ class Recorder:
 
     def distrust(self, kind: ExternalKind, object_id: str) -> None:
         self.distrusted.append(Key(kind, object_id))
+
+    def forget(self, kind: ExternalKind, object_id: str) -> None:
+        self.forgotten.append(Key(kind, object_id))
 
     def _add(self, what: ExternalObject, *, initial: bool) -> None:
         key = self._call("add", what)
@@ -219,6 +223,7 @@ class Running:
         self.registration = self.informer.add_event_handler(
             self.handler,  # type: ignore[arg-type]
             distrust=self.handler.distrust,
+            forget=self.handler.forget,
             **handled,
         )
         self._task: asyncio.Task[None] | None = None

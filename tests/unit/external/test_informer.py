@@ -9,7 +9,7 @@ import pytest
 from muster_scheduler.core.external import ExternalKind, ExternalNode, ExternalObject, SourceState
 from muster_scheduler.external.contract import ChangeType, Delta
 from muster_scheduler.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
-from muster_scheduler.external.informer import SLICE, SharedIndexInformer
+from muster_scheduler.external.informer import NOT_WHOLE, SLICE, SharedIndexInformer
 from muster_scheduler.external.problems import LINES_MAX, PROBLEMS_MAX
 from muster_scheduler.external.store import Key
 from structlog.testing import capture_logs
@@ -332,6 +332,29 @@ async def test_unreadable_documents_in_a_listing() -> None:
         assert running.handler.distrusted == [Key(NODE, "h2"), Key(NODE, "h1")]
 
 
+@pytest.mark.parametrize("by", ["a change", "a listing"])
+async def test_what_could_never_be_read_is_forgotten_when_it_is_gone(by: str) -> None:
+    """The scheduler may know it from an earlier life: that it is gone must reach it all the same."""
+    async with Running() as running:
+        running.manager.set(node("h1"))
+        running.manager.set(node("h2"))
+        running.manager.spoilt["node", "h2"] = {"id": "h2", "capacity": "much"}
+        await running.start()
+        assert (running.ids, running.handler.distrusted) == (["h1"], [Key(NODE, "h2")])
+        del running.manager.spoilt["node", "h2"]
+        if by == "a listing":
+            running.manager.objects.pop(("node", "h2"))
+            running.manager.expire()
+        else:
+            running.manager.delete("node", "h2")
+        await settled()
+        assert running.handler.forgotten == [Key(NODE, "h2")]
+        running.manager.set(node("h2"))
+        running.manager.delete("node", "h2")
+        await settled()
+        assert running.handler.forgotten == [Key(NODE, "h2")], "once: now it was read"
+
+
 async def test_what_a_source_could_not_read_itself() -> None:
     async with Running() as running:
         running.manager.set(node("h1"))
@@ -355,10 +378,31 @@ async def test_a_listing_of_which_a_part_is_nobodys_deletes_nothing(document: di
         await running.time.advance(1)
         assert running.ids == ["h1", "h2"]
         assert running.handler.distrusted == [Key(NODE, "h2")]
+        assert running.states[2:] == [(SourceState.LIVE, NOT_WHOLE)]
+        # It is listed again by itself, until it is whole.
+        running.manager.extra = []
+        for _ in range(10):
+            assert running.manager.lists == 2
+            running.manager.wake()
+            await running.time.advance(6)
+        running.manager.wake()
+        await running.time.advance(6)
+        assert running.manager.lists == 3
+        assert running.ids == ["h1"]
+        assert running.states[3:] == [(SourceState.LIVE, "")]
+
+
+async def test_a_first_listing_that_is_not_whole_says_so() -> None:
+    async with Running() as running:
+        running.manager.set(node("h1"))
+        running.manager.extra = [{"capacity": {}}]
+        await running.start()
+        assert running.informer.has_synced()
+        assert running.states == [(SourceState.LISTING, ""), (SourceState.LIVE, NOT_WHOLE)]
         running.manager.extra = []
         running.manager.expire()
         await running.time.advance(1)
-        assert running.ids == ["h1"]
+        assert running.states[2:] == [(SourceState.LIVE, "")]
 
 
 async def test_a_change_that_is_nobodys_is_looked_for_in_a_listing() -> None:

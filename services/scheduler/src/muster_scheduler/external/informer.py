@@ -30,8 +30,12 @@ late, double
 
 distrusted
     A document of a known object that cannot be read, two contents of one object in one listing, a handler that failed
-    on it: the handlers' ``distrust`` is called, and what was said before stays, until it is said anew. If a listing has
-    documents of which it cannot be told whose they are, then what it lacks is distrusted, not deleted.
+    on it: the handlers' ``distrust`` is called, and what was said before stays, until it is said anew.
+
+whole
+    A listing is whole if of each document it can be told whose it is. What a listing lacks that is not whole is
+    distrusted, not deleted, and it is listed again every :data:`RELIST_S`. LIVE is then told with a reason: what an
+    earlier life said and this one did not may be there still.
 
 slices
     Whatever is long is done in slices of :data:`SLICE` objects; in between others run, and the handlers' ``ready`` is
@@ -72,6 +76,8 @@ from muster_scheduler.external.store import IndexFunction, Key, Store
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 5.0
+RELIST_S = 60.0
+NOT_WHOLE = "a part of its listing cannot be read, and it cannot be told whose that is: nothing is taken for gone"
 # 64 objects take 1 to 3 ms.
 SLICE = 64
 # A watch that held for so long was good: the next failure is the first one of a new row.
@@ -87,6 +93,10 @@ class _Untold(SourceError):
     """A change came of which cannot be told whose it is: only a listing can say what was changed."""
 
 
+class _Again(CursorExpired):
+    """The last listing was not whole, and it is time for another one."""
+
+
 class SharedIndexInformer:
     """See the module's words.
 
@@ -94,7 +104,8 @@ class SharedIndexInformer:
     :param stale_after_s: a source that was not heard for so long is STALE; 0: never.
     :param resync_s: default for handlers: each object is given to ``update`` again in every such period; 0: never.
     :param indexers: beside ``node``.
-    :param on_state: told of each new state, with the reason of STALE. It must not block.
+    :param on_state: told of each new state, with the reason of STALE, or of a LIVE whose listing was not whole. It must
+        not block.
     :param wait_min_s: after the first failure of a row; doubled with each one, up to ``wait_max_s``.
     :param list_timeout_s: a listing that takes longer is given up and begun anew.
     :param sleep: how time is waited for.
@@ -138,6 +149,8 @@ class SharedIndexInformer:
         # -- the way through list and watch
         self._cursor = ""
         self._must_list = True
+        self._is_whole = True
+        self._listed_at = clock.monotonic()
         self._listing_since: float | None = None
         self._watching = False
         self._failing = False
@@ -145,6 +158,8 @@ class SharedIndexInformer:
         self._attempt: asyncio.Task[None] | None = None
         self._cut = ""  # why the attempt is cut off
         self._deletions: OrderedDict[Key, int] = OrderedDict()
+        # Distrusted, and not in the store: the scheduler may know them from an earlier life.
+        self._unread: dict[Key, None] = {}
         # -- what is told to people
         self._problems = Problems(clock, self._log)
         self._counts = dict.fromkeys([*ChangeType, "DROPPED"], 0)
@@ -158,6 +173,7 @@ class SharedIndexInformer:
         resync_s: float | None = None,
         distrust: Distrust | None = None,
         ready: Ready | None = None,
+        forget: Distrust | None = None,
     ) -> Registration:
         """Adds a handler; while the informer runs, too: then it is told of everything that is there.
 
@@ -166,8 +182,10 @@ class SharedIndexInformer:
         :param resync_s: None: as the informer's.
         :param distrust: called for what cannot be relied on any more; of a cache: ``cache.distrust``.
         :param ready: awaited before each slice; of a cache: ``cache.ready``.
+        :param forget: called for what is gone and could not be read since the informer started, so that the handler
+            never saw it; of a cache: ``cache.delete``.
         """
-        registration = Registration(handler, predicate, distrust, ready)
+        registration = Registration(handler, predicate, distrust, ready, forget)
         registration.resync_s = self._resync_s if resync_s is None else resync_s
         self._registrations.append(registration)
         if self._running:
@@ -258,7 +276,8 @@ class SharedIndexInformer:
                 self._hear()
             finally:
                 self._listing_since = None
-            await self._take_listing(listing)
+            self._is_whole = await self._take_listing(listing)
+            self._listed_at = self._clock.monotonic()
             self._cursor, self._must_list = listing.cursor, False
             metrics.listings.labels(self.name).inc()
             self._hear()
@@ -279,6 +298,8 @@ class SharedIndexInformer:
                     self._watching = True
                     self._hear()
                 self._live()
+                if not self._is_whole and self._heard_at - self._listed_at >= RELIST_S:
+                    raise _Again
         finally:
             self._watching = False
             await _close(watch)
@@ -292,8 +313,9 @@ class SharedIndexInformer:
             self._log.info("source answers again")
 
     def _live(self) -> None:
-        if self.state is not SourceState.LIVE and self._synced.is_set():
-            self._tell(SourceState.LIVE, "")
+        reason = "" if self._is_whole else NOT_WHOLE
+        if (self.state, self.reason) != (SourceState.LIVE, reason) and self._synced.is_set():
+            self._tell(SourceState.LIVE, reason)
 
     def _failed(self, error: BaseException | None) -> None:
         text = _text_of(error)
@@ -305,8 +327,8 @@ class SharedIndexInformer:
     def _tell(self, state: SourceState, reason: str) -> None:
         self.state, self.reason = state, plain(reason)
         metrics.state.labels(self.name).set(_STATE_NUMBERS[state])
-        if state is SourceState.STALE:
-            self._log.warning("source is stale", reason=self.reason)
+        if reason:
+            self._log.warning("source's state", state=state.value, reason=self.reason)
         else:
             self._log.info("source's state", state=state.value)
         if self._on_state is not None:
@@ -336,7 +358,8 @@ class SharedIndexInformer:
 
     # ---- what it said ---------------------------------------------------------------------------------------------
 
-    async def _take_listing(self, listing: Listing) -> None:
+    async def _take_listing(self, listing: Listing) -> bool:
+        """Takes everything that there is. False: it was not whole."""
         initial = not self._synced.is_set()
         # 1. read all of it
         said: dict[ExternalKind, dict[str, Said]] = {kind: {} for kind in ExternalKind}
@@ -363,9 +386,13 @@ class SharedIndexInformer:
                     text = "it is not in a listing of which a part cannot be read"
                     self._problem(key.kind, key.object_id, text)
                     self._distrust(key)
+        if is_whole:
+            for key in [key for key in self._unread if key.object_id not in said[key.kind] and key not in bad]:
+                self._forget(key)
         # 4. what cannot be relied on
         for key in bad:
             self._distrust(key)
+        return is_whole
 
     def _read_listed(self, document: Document, said: dict[ExternalKind, dict[str, Said]], bad: dict[Key, str]) -> bool:
         """Reads one document of a listing. False: it cannot be told whose it is."""
@@ -437,6 +464,7 @@ class SharedIndexInformer:
             self._counts[ChangeType.ADDED] += 1
             to = self._registrations
         self.store.put(key, what, version)
+        self._unread.pop(key, None)
         for registration in to:
             self._deliver(registration, key, what, initial=initial)
 
@@ -459,10 +487,13 @@ class SharedIndexInformer:
             self._deletions[key] = max(version, self._deletions.pop(key, 0))
             if len(self._deletions) > _DELETIONS_MAX:
                 self._deletions.popitem(last=False)
-        if kept is None:
-            self._counts["DROPPED"] += 1
-        else:
+        if kept is not None:
             self._remove(key)
+        elif key in self._unread:
+            self._counts[ChangeType.DELETED] += 1
+            self._forget(key)
+        else:
+            self._counts["DROPPED"] += 1
 
     def _remove(self, key: Key) -> None:
         self._counts[ChangeType.DELETED] += 1
@@ -483,6 +514,8 @@ class SharedIndexInformer:
     def _distrust(self, key: Key, registrations: Iterable[Registration] | None = None) -> None:
         """What was said of the object cannot be relied on. (Of one that is not in the store the scheduler may know from
         an earlier life.)"""
+        if self.store.kept(key) is None:
+            self._unread[key] = None
         for registration in self._registrations if registrations is None else registrations:
             if what := self.store.get(*key):
                 with suppress(Exception):  # a predicate that fails was told of
@@ -491,6 +524,13 @@ class SharedIndexInformer:
                 registration.doubtful[key] = None
             if registration.distrust is not None:
                 registration.distrust(key.kind, key.object_id)
+
+    def _forget(self, key: Key) -> None:
+        """What could not be read is gone."""
+        del self._unread[key]
+        for registration in self._registrations:
+            if registration.forget is not None:
+                registration.forget(key.kind, key.object_id)
 
     # ---- in slices ------------------------------------------------------------------------------------------------
 

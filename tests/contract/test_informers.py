@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from contract.informer_rigs import Key, Rig, RigWithSpoiltWhole, context, key_of, rig_of
+from muster_bus.clock import SystemClock
 from muster_scheduler.external.contract import ChangeType, Delta, Document, ListWatch
 from muster_scheduler.external.documents import read_document
 from muster_scheduler.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
+from muster_scheduler.external.informer import SharedIndexInformer
 from muster_scheduler.external.informers import empty
 
 DEADLINE_S = 30  # for what must happen at some time; nothing here measures speed
@@ -311,6 +313,33 @@ async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not is_so():  # noqa: ASYNC110  # (nobody tells)
             await asyncio.sleep(0.01)
+
+
+async def test_an_informer_on_it_knows_the_truth_whatever_happens_to_the_source(rig: Rig) -> None:
+    def known() -> dict[Key, int | None]:
+        return {(key.kind.value, key.object_id): informer.store.kept(key).version for key in informer.store}  # type: ignore[union-attr]
+
+    await fill(rig, host("a"), host("b"))
+    await rig.down()
+    informer = SharedIndexInformer("hosts", rig.make(), SystemClock(), wait_min_s=0.01, wait_max_s=0.05)
+    running = asyncio.create_task(informer.run())
+    await until(lambda: informer.last_error != "")
+    assert not informer.has_synced()
+    await rig.up()
+    await until(lambda: known() == {("node", "a"): 1, ("node", "b"): 1})
+    await rig.put_garbage(("node", "a"))
+    await until(lambda: any(problem.object_id == "a" for problem in informer.problems))
+    await rig.put(host("a", 2))
+    await until(lambda: known() == {("node", "a"): 2, ("node", "b"): 1})
+    await rig.down()
+    await until(lambda: informer.last_error != "")
+    await rig.delete(("node", "b"))
+    await rig.put(host("c", 3))
+    await rig.up()
+    await until(lambda: known() == {("node", "a"): 2, ("node", "c"): 3})
+    running.cancel()
+    await asyncio.wait({running}, timeout=DEADLINE_S)
+    await until(lambda: not rig.connections())
 
 
 async def test_the_empty_one_lists_nothing_and_lives(tmp_path: Path) -> None:

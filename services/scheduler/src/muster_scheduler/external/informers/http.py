@@ -45,7 +45,6 @@ from muster_scheduler.external.informers.options import (
     Seconds,
     options_as,
     revealed,
-    without_secrets,
     wrong,
 )
 from muster_scheduler.external.informers.snapshot import (
@@ -59,6 +58,7 @@ from muster_scheduler.external.informers.snapshot import (
     seen,
 )
 from muster_scheduler.external.informers.texts import Format, read_documents
+from muster_scheduler.external.informers.words import story, without_secrets
 
 _MEDIA_TYPES: dict[str, Format] = {
     "application/json": "json",
@@ -81,7 +81,6 @@ _RETRY_AFTER_MIN_S = 0.5
 # An idle connection is given up before servers do so: asking on one that the server just closed is an error.
 _IDLE_CONNECTION_S = 2.0
 _CHUNK_BYTES = 1 << 16
-_STORY_MAX = 200
 
 Origin = tuple[str, str, int | None]
 
@@ -355,7 +354,7 @@ class HttpSource:
             except TimeoutError:
                 raise SourceUnavailable(f"{self._shown(url)}: no answer in {self._options.timeout_s:g} s") from None
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-                raise SourceUnavailable(f"{self._shown(url)}: {_story(error)}") from None
+                raise SourceUnavailable(f"{self._shown(url)}: {story(error)}") from None
         raise SourceUnavailable(
             f"{self._shown(url)}: more than {self._options.max_redirects} redirects (max_redirects)"
         )
@@ -480,7 +479,7 @@ class LendingHttpSource(HttpSource):
         except TimeoutError:
             raise SourceUnavailable(f"{self._shown(url)}: no answer in {self._options.timeout_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
-            raise SourceUnavailable(f"{self._shown(url)}: {_story(error)}") from None
+            raise SourceUnavailable(f"{self._shown(url)}: {story(error)}") from None
         if not 200 <= response.status_code < 300:
             raise SourceUnavailable(f"{self._shown(url)}: status {response.status_code}, expected 2xx")
 
@@ -512,7 +511,7 @@ def _ssl_context(options: HttpOptions, context: InformerContext) -> ssl.SSLConte
         try:
             secure = ssl.create_default_context(cafile=base / options.ca_file)
         except (OSError, ssl.SSLError) as error:
-            raise wrong(context, "ca_file", f"{options.ca_file!r}: {_story(error)}; expected a PEM file") from None
+            raise wrong(context, "ca_file", f"{options.ca_file!r}: {story(error)}; expected a PEM file") from None
     if not options.verify:
         secure.check_hostname = False
         secure.verify_mode = ssl.CERT_NONE
@@ -522,7 +521,7 @@ def _ssl_context(options: HttpOptions, context: InformerContext) -> ssl.SSLConte
             secure.load_cert_chain(base / options.client_cert_file, key, password="")
         except (OSError, ssl.SSLError) as error:
             raise wrong(
-                context, "client_cert_file", f"{options.client_cert_file!r}: {_story(error)}; expected PEM files"
+                context, "client_cert_file", f"{options.client_cert_file!r}: {story(error)}; expected PEM files"
             ) from None
     return secure
 
@@ -544,8 +543,3 @@ def _links(headers: httpx.Headers) -> dict[str, str]:
         for relation in link.get("rel", "").lower().split():
             found.setdefault(relation, link.get("url", ""))
     return found
-
-
-def _story(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:_STORY_MAX]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -46,6 +46,7 @@ from muster_scheduler.external.informers.options import (
     wrong,
 )
 from muster_scheduler.external.informers.texts import keyed_document, kind_and_id, unreadable
+from muster_scheduler.external.informers.words import story
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +60,6 @@ _FETCH_WAIT_MS = 250
 _RETRY_MS = 100
 _METADATA_AGE_MS = 30_000
 _STOP_S = 3.0
-_STORY_MAX = 200
 
 
 class KafkaOptions(InformerOptions):
@@ -287,9 +287,9 @@ class KafkaSource:
         try:
             batches = await consumer.getmany(timeout_ms=timeout_ms, max_records=_RECORDS_MAX)
         except errors.OffsetOutOfRangeError as error:
-            raise CursorExpired(f"topic {self._options.topic}: {_story(error)}") from None
+            raise CursorExpired(f"topic {self._options.topic}: {story(error)}") from None
         except (errors.KafkaError, OSError) as error:
-            raise SourceUnavailable(f"topic {self._options.topic}: {_story(error)}") from None
+            raise SourceUnavailable(f"topic {self._options.topic}: {story(error)}") from None
         return [record for records in batches.values() for record in records]
 
     async def _positions(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
@@ -308,7 +308,7 @@ class KafkaSource:
         except TimeoutError:
             raise SourceUnavailable(f"{where}: {what}: no answer in {self._options.timeout_s:g} s") from None
         except (errors.KafkaError, OSError) as error:
-            raise SourceUnavailable(f"{where}: {what}: {_story(error)}") from None
+            raise SourceUnavailable(f"{where}: {what}: {story(error)}") from None
 
     async def _drop(self) -> None:
         if self._consumer is not None:
@@ -381,7 +381,7 @@ def _connection(options: KafkaOptions, context: InformerContext) -> Mapping[str,
             connection["ssl_context"] = create_ssl_context(**files, password="")
         except OSError as error:
             raise wrong(
-                context, "", f"ca_file, client_cert_file, client_key_file: {_story(error)}; expected PEM files"
+                context, "", f"ca_file, client_cert_file, client_key_file: {story(error)}; expected PEM files"
             ) from None
     if options.security_protocol.startswith("SASL"):
         connection["sasl_mechanism"] = options.sasl_mechanism
@@ -414,11 +414,6 @@ async def _stop(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        log.debug("client.stop_failed", error=_story(error))
+        log.debug("client.stop_failed", error=story(error))
     except Exception as error:
-        log.debug("client.stop_failed", error=_story(error))
-
-
-def _story(error: BaseException) -> str:
-    text, name = " ".join(str(error).split())[:_STORY_MAX], type(error).__name__
-    return text if text.startswith(name) else f"{name}: {text}" if text else name
+        log.debug("client.stop_failed", error=story(error))

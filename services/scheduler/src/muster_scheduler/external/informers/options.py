@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_scheduler.external.contract import InformerContext, Options
 from muster_scheduler.external.errors import InformerSettingsWrong
+from muster_scheduler.external.informers.words import without_secrets
 
 # How often a watch says that its source lives when nothing changes, where the source is not polled.
 HEARTBEAT_S = 2.0
@@ -19,9 +19,6 @@ SecondsOrNone = Annotated[float, Field(ge=0, le=3600), AllowInfNan(False)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 31)]
 
 M = TypeVar("M", bound=BaseModel)
-
-_USER_INFO = re.compile(r"//[^/@\s]*@")
-_QUERY = re.compile(r"[?#].*", re.DOTALL)
 
 
 class InformerOptions(BaseModel):
@@ -51,11 +48,6 @@ def is_secret(model: type[BaseModel], option: str) -> bool:
     """Whether an option's value must not be shown."""
     field = model.model_fields.get(option)
     return field is None or "Secret" in repr(field.annotation)
-
-
-def without_secrets(url: str) -> str:
-    """A URL as it may be shown: without user, password, query and fragment."""
-    return _QUERY.sub("", _USER_INFO.sub("//", url))
 
 
 def revealed(secret: SecretStr | None) -> str | None:

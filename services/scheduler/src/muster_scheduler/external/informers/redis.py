@@ -50,10 +50,10 @@ from muster_scheduler.external.informers.options import (
     InformerOptions,
     Seconds,
     options_as,
-    without_secrets,
     wrong,
 )
 from muster_scheduler.external.informers.texts import keyed_document, kind_and_id, unreadable
+from muster_scheduler.external.informers.words import story, without_secrets
 
 T = TypeVar("T")
 
@@ -61,7 +61,6 @@ _SCAN_COUNT = 1000
 _ENTRIES_MAX = 500
 # Tries of a listing whose stream is trimmed faster than the hash is read.
 _TRIES = 3
-_STORY_MAX = 200
 
 EntryId = tuple[int, int]
 Entry = tuple[bytes, dict[bytes, bytes]]
@@ -330,9 +329,9 @@ class RedisSource:
                 raise SourceSaysNonsense(
                     f"{self._shown}: {self._options.key} is no hash, or {self._options.stream} no stream"
                 ) from None
-            raise SourceUnavailable(f"{self._shown}: {_story(answer)}") from None
+            raise SourceUnavailable(f"{self._shown}: {story(answer)}") from None
         if isinstance(answer, Exception):
-            raise SourceUnavailable(f"{self._shown}: {_story(answer)}") from None
+            raise SourceUnavailable(f"{self._shown}: {story(answer)}") from None
         return answer
 
     async def _answer(self, asking: Awaitable[T]) -> T:
@@ -347,7 +346,7 @@ class RedisSource:
         except TimeoutError:
             raise SourceUnavailable(f"{self._shown}: no answer in {timeout_s:g} s") from None
         except (RedisError, OSError) as error:
-            raise SourceUnavailable(f"{self._shown}: {_story(error)}") from None
+            raise SourceUnavailable(f"{self._shown}: {story(error)}") from None
 
 
 class LendingRedisSource(RedisSource):
@@ -419,8 +418,3 @@ def _place_of(cursor: str) -> _Place:
         return _Place(_id(last), int(added) if added else None)
     except ValueError:
         raise CursorExpired(f"the cursor {cursor!r} names no place in a stream") from None
-
-
-def _story(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:_STORY_MAX]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

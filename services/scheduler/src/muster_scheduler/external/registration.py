@@ -23,11 +23,17 @@ class Registration:
     """
 
     def __init__(
-        self, handler: EventHandler, predicate: Predicate | None, distrust: Distrust | None, ready: Ready | None
+        self,
+        handler: EventHandler,
+        predicate: Predicate | None,
+        distrust: Distrust | None,
+        ready: Ready | None,
+        forget: Distrust | None = None,
     ) -> None:
         self.handler = handler
         self.predicate = predicate
         self.distrust = distrust
+        self.forget = forget
         self.ready = ready
         self.told: dict[Key, ExternalObject] = {}
         self.doubtful: dict[Key, None] = {}

@@ -187,7 +187,7 @@ class ExternalService:
         )
         shared = self._settings.instances
         predicate = responsible_for(self._settings.instance, shared) if shared else None
-        informer.add_event_handler(handler, predicate, distrust=cache.distrust, ready=cache.ready)
+        informer.add_event_handler(handler, predicate, distrust=cache.distrust, ready=cache.ready, forget=cache.delete)
         taker = taker_of(source)
         outlet = (
             None

@@ -378,7 +378,7 @@ async def test_a_listing_of_which_a_part_is_nobodys_deletes_nothing(document: di
         await running.time.advance(1)
         assert running.ids == ["h1", "h2"]
         assert running.handler.distrusted == [Key(NODE, "h2")]
-        assert running.states[2:] == [(SourceState.LIVE, NOT_WHOLE)]
+        assert running.informer.state is SourceState.LIVE, "what it has is in the store"
         # It is listed again by itself, until it is whole.
         running.manager.extra = []
         for _ in range(10):
@@ -389,20 +389,29 @@ async def test_a_listing_of_which_a_part_is_nobodys_deletes_nothing(document: di
         await running.time.advance(6)
         assert running.manager.lists == 3
         assert running.ids == ["h1"]
-        assert running.states[3:] == [(SourceState.LIVE, "")]
+        assert len(running.states) == 2
 
 
-async def test_a_first_listing_that_is_not_whole_says_so() -> None:
+async def test_before_a_listing_was_whole_nothing_of_an_earlier_life_is_said_to_be_gone() -> None:
     async with Running() as running:
         running.manager.set(node("h1"))
         running.manager.extra = [{"capacity": {}}]
         await running.start()
         assert running.informer.has_synced()
-        assert running.states == [(SourceState.LISTING, ""), (SourceState.LIVE, NOT_WHOLE)]
+        assert running.ids == ["h1"]
+        assert running.states == [(SourceState.LISTING, ""), (SourceState.STALE, NOT_WHOLE)]
+        running.manager.watch_faults = [AWAY]
+        running.manager.set(node("h1", 5))
+        await running.time.advance(1)
+        assert len(running.states) == 2
         running.manager.extra = []
         running.manager.expire()
         await running.time.advance(1)
         assert running.states[2:] == [(SourceState.LIVE, "")]
+        running.manager.extra = [{"capacity": {}}]
+        running.manager.expire()
+        await running.time.advance(1)
+        assert len(running.states) == 3
 
 
 async def test_a_change_that_is_nobodys_is_looked_for_in_a_listing() -> None:

@@ -91,7 +91,7 @@ class Rig:
 OFFERED, REVOKED, RETURNED = OfferState.OFFERED, OfferState.REVOKED, OfferState.RETURNED
 
 
-async def test_only_returned_offers_of_the_source_go_back_and_once() -> None:
+async def test_only_returned_offers_of_the_source_go_back_once_for_each_record() -> None:
     async with Rig() as rig:
         rig.record("o-1", OFFERED)
         rig.record("o/2 %", RETURNED)
@@ -108,7 +108,9 @@ async def test_only_returned_offers_of_the_source_go_back_and_once() -> None:
         rig.record("o-1", RETURNED)
         rig.record("o/2 %", RETURNED)
         await rig.until(lambda: len(rig.framework.back) == 2)
-        assert rig.framework.back[1] == ["o-1"]
+        assert rig.framework.back[1] == ["o-1", "o/2 %"]
+        await rig.time.advance(60)
+        assert len(rig.framework.back) == 2
 
 
 async def test_what_was_lent_anew_since_is_not_given_back() -> None:

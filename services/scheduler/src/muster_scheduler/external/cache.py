@@ -43,6 +43,7 @@ from muster_scheduler.external import metrics
 from muster_scheduler.external.codec import SourceNote, check, encode
 from muster_scheduler.external.errors import BadDocument
 from muster_scheduler.external.store import Key
+from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 
@@ -357,7 +358,7 @@ class LogCache:
                 if not self.last_error:
                     self._log.warning("the log does not take what sources say", why=str(error), pending=self.pending)
                 self.last_error = str(error) or type(error).__name__
-                await self._sleep(min(self._wait_max_s, self._wait_min_s * 2 ** min(failures, 32)))
+                await self._sleep(growing_s(failures, self._wait_min_s, self._wait_max_s))
                 failures += 1
         if self.last_error:
             self.last_error = ""

@@ -14,9 +14,10 @@ Its states, told to ``on_state``:
 state     becomes                           when
 ========  ================================  ========================================================================
 LISTING   LIVE                              the first listing is in the store and was handed to the handlers
+LISTING   STALE                             the same, and the listing was not whole
 LISTING   STALE                             :meth:`give_up`: nobody waits for it any longer
 LIVE      STALE                             the source was not heard for ``stale_after_s``
-STALE     LIVE                              it was heard again (and has listed once)
+STALE     LIVE                              it was heard again (and was whole once)
 ========  ================================  ========================================================================
 
 heard
@@ -34,8 +35,8 @@ distrusted
 
 whole
     A listing is whole if of each document it can be told whose it is. What a listing lacks that is not whole is
-    distrusted, not deleted, and it is listed again every :data:`RELIST_S`. LIVE is then told with a reason: what an
-    earlier life said and this one did not may be there still.
+    distrusted, not deleted, and it is listed again every :data:`RELIST_S`. A source is LIVE only once a listing of it
+    was whole, because LIVE also says that what an earlier life said and this one did not is gone.
 
 slices
     Whatever is long is done in slices of :data:`SLICE` objects; in between others run, and the handlers' ``ready`` is
@@ -72,6 +73,7 @@ from muster_scheduler.external.errors import (
 from muster_scheduler.external.problems import Problem, Problems
 from muster_scheduler.external.registration import Distrust, Predicate, Ready, Registration
 from muster_scheduler.external.store import IndexFunction, Key, Store
+from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 
@@ -104,8 +106,7 @@ class SharedIndexInformer:
     :param stale_after_s: a source that was not heard for so long is STALE; 0: never.
     :param resync_s: default for handlers: each object is given to ``update`` again in every such period; 0: never.
     :param indexers: beside ``node``.
-    :param on_state: told of each new state, with the reason of STALE, or of a LIVE whose listing was not whole. It must
-        not block.
+    :param on_state: told of each new state, with the reason of STALE. It must not block.
     :param wait_min_s: after the first failure of a row; doubled with each one, up to ``wait_max_s``.
     :param list_timeout_s: a listing that takes longer is given up and begun anew.
     :param sleep: how time is waited for.
@@ -149,7 +150,7 @@ class SharedIndexInformer:
         # -- the way through list and watch
         self._cursor = ""
         self._must_list = True
-        self._is_whole = True
+        self._is_whole = self._was_whole = False
         self._listed_at = clock.monotonic()
         self._listing_since: float | None = None
         self._watching = False
@@ -265,7 +266,7 @@ class SharedIndexInformer:
             if self._heard_at >= started and self._clock.monotonic() - started >= _SETTLED_S:
                 failures = 0
             if not expired or failures:
-                await self._sleep(min(self._wait_max_s, self._wait_min_s * 2 ** min(failures - expired, 32)))
+                await self._sleep(growing_s(failures - expired, self._wait_min_s, self._wait_max_s))
             failures += 1
 
     async def _list_and_watch(self, began: float) -> None:
@@ -277,6 +278,7 @@ class SharedIndexInformer:
             finally:
                 self._listing_since = None
             self._is_whole = await self._take_listing(listing)
+            self._was_whole |= self._is_whole
             self._listed_at = self._clock.monotonic()
             self._cursor, self._must_list = listing.cursor, False
             metrics.listings.labels(self.name).inc()
@@ -286,7 +288,7 @@ class SharedIndexInformer:
                 metrics.sync_seconds.labels(self.name).set(seconds)
                 self._log.info("informer synced", objects=len(self.store), seconds=round(seconds, 3))
                 self._synced.set()
-            self._live()
+            self._answered()
         watch = self._source.watch(self._cursor)
         self._watching = True
         try:
@@ -297,7 +299,7 @@ class SharedIndexInformer:
                     await self._take_deltas(deltas)
                     self._watching = True
                     self._hear()
-                self._live()
+                self._answered()
                 if not self._is_whole and self._heard_at - self._listed_at >= RELIST_S:
                     raise _Again
         finally:
@@ -312,10 +314,13 @@ class SharedIndexInformer:
             self.last_error = ""
             self._log.info("source answers again")
 
-    def _live(self) -> None:
-        reason = "" if self._is_whole else NOT_WHOLE
-        if (self.state, self.reason) != (SourceState.LIVE, reason) and self._synced.is_set():
-            self._tell(SourceState.LIVE, reason)
+    def _answered(self) -> None:
+        """What follows for its state from being heard."""
+        if not self._synced.is_set():
+            return
+        wanted = (SourceState.LIVE, "") if self._was_whole else (SourceState.STALE, NOT_WHOLE)
+        if (self.state, self.reason) != wanted:
+            self._tell(*wanted)
 
     def _failed(self, error: BaseException | None) -> None:
         text = _text_of(error)

@@ -2,15 +2,16 @@
 
 The core records that an offer is RETURNED; this tells the source so (:class:`~..contract.OfferTaker`). It reads the
 RM's partition of ``si.state`` from the start, and gives nothing back before it is up to date: an offer that was lent
-anew since is not given back for what it was before. What the source does not take is told again, with growing waits. A
-restart forgets what was told, so a source may hear it once more; that is nothing new to it.
+anew since is not given back for what it was before. What the source does not take is told again, with growing waits. It
+is told once for each record: a source that names a returned offer again hears again that it is returned, and after a
+restart it hears everything once more; that is nothing new to it.
 
 ========  =========================================================================================
 record    becomes
 ========  =========================================================================================
-RETURNED  due, if it was not told since the offer was seen as something else
-another   not due, not told
-none      likewise: the source forgot it
+RETURNED  due
+another   not due
+none      not due: the source forgot it
 ========  =========================================================================================
 """
 
@@ -33,6 +34,7 @@ from muster_scheduler.external import metrics
 from muster_scheduler.external.checks import plain
 from muster_scheduler.external.contract import ListWatch, OfferTaker
 from muster_scheduler.external.errors import SourceError
+from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +77,6 @@ class OfferOutlet:
         # Keys of the source's offers begin so; the last part is the offer's id.
         self._prefix = state_key(rm_id, "ext", partition, source, ExternalKind.OFFER.value) + b"/"
         self._due: dict[str, None] = {}
-        self._told: set[str] = set()
         self._is_due = asyncio.Event()
 
     @property
@@ -99,7 +100,7 @@ class OfferOutlet:
                     failures = 0  # read from the start again: what is gone was overwritten
                 except LogUnavailable as error:
                     self.last_error = str(error)
-                    await self._sleep(min(self._wait_max_s, self._wait_min_s * 2 ** min(failures, 32)))
+                    await self._sleep(growing_s(failures, self._wait_min_s, self._wait_max_s))
                     failures += 1
         finally:
             giving.cancel()
@@ -118,8 +119,7 @@ class OfferOutlet:
                     else:
                         returned.pop(offer_id, None)
             await asyncio.sleep(0)
-        self._told.intersection_update(returned)
-        self._due = dict.fromkeys(offer_id for offer_id in returned if offer_id not in self._told)
+        self._due = returned
         # 2. on from there
         while True:
             if self._due:
@@ -141,11 +141,10 @@ class OfferOutlet:
             return None  # recovery says what is wrong with it
 
     def _take(self, offer_id: str, is_returned: bool) -> None:
-        if not is_returned:
-            self._due.pop(offer_id, None)
-            self._told.discard(offer_id)
-        elif offer_id not in self._told:
+        if is_returned:
             self._due[offer_id] = None
+        else:
+            self._due.pop(offer_id, None)
 
     async def _give_back(self) -> None:
         failures = 0
@@ -163,13 +162,10 @@ class OfferOutlet:
                 if text != self.last_error:
                     log.warning("offers cannot be given back", source=self._source, offers=len(self._due), why=text)
                 self.last_error = text
-                await self._sleep(min(self._wait_max_s, self._wait_min_s * 2 ** min(failures, 32)))
+                await self._sleep(growing_s(failures, self._wait_min_s, self._wait_max_s))
                 failures += 1
                 continue
             self.last_error, failures = "", 0
             metrics.offers_returned.labels(self._source).inc(len(offer_ids))
             for offer_id in offer_ids:
-                # (Unless it was lent anew meanwhile: then the source was told of what is over.)
-                if offer_id in self._due:
-                    del self._due[offer_id]
-                    self._told.add(offer_id)
+                self._due.pop(offer_id, None)

@@ -82,14 +82,13 @@ def test_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
         return 0
 
     monkeypatch.setattr(serving, "_serve", serve)
-    beside = ["--data-dir", str(tmp_path / "data")] if command == "up" else []
-    assert (
-        run(
-            [command, *beside, "--settings", str(file), "--event-handler", "mine", "--config-path", "handler.yaml"]
-            + (["--set", "log.backend=kafka"] if command == "scheduler" else [])
-        )
-        == 0
-    )
+    anywhere = ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
+    beside = {
+        "up": ["--data-dir", str(tmp_path / "data"), *anywhere],
+        "scheduler": ["--set", "log.backend=kafka", *anywhere[2:]],
+    }
+    flags = ["--event-handler", "mine", "--config-path", "handler.yaml"]
+    assert run([command, *beside[command], "--settings", str(file), *flags]) == 0
     assert (found[0].event_handler, found[0].config_path) == ("mine", Path("handler.yaml"))
 
 

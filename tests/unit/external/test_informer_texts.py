@@ -54,7 +54,7 @@ def test_documents_of_a_text(form: Format, text: str, documents: list[object]) -
         ("json", b'{"ndoes": []}', "hosts: 'ndoes' is no section; expected a list of documents"),
         ("yaml", b"pools: []\nnodes:\n", "hosts, line 2: nodes is nothing (null), expected a list ([] where"),
         ("yaml", b"nodes:\n  a: {}\n", "hosts, line 1: nodes is a mapping, expected a list"),
-        ("yaml", b"- id: a\n- id: [b\n", "hosts, line 3, column 1: expected ',' or ']'"),
+        ("yaml", b"- id: a\n- id: [b\n", "hosts, line 3, column 1: did not find expected ',' or ']'"),
         ("yaml", b"- id: a\n  id: b\n", "hosts, line 2, column 3: found duplicate key 'id'"),
         ("yaml", b"- !!python/object:os.system {id: a}\n", "hosts, line 1, column 3: tag"),
         ("ndjson", b'{"id": "a"}\n{"id": "b"}', "hosts, line 2: expected the end of the line; cut off?"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_service.addresses import listen
+from muster_service.addresses import listen, on_loopback
 
 from muster_cli.errors import UsageError
 
@@ -21,3 +21,24 @@ def check_free(setting: str, address: str) -> None:
         raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(str(error.strerror)) from error
+
+
+def check_private(setting: str, address: str, *, trusted_network: bool) -> None:
+    """Raises UsageError when others could reach what asks nobody who they are, and nobody said that this is well.
+
+    For what the gateway has behind it. The gateway's own door is its own matter (``muster_gateway.identity``).
+    """
+    if not address or trusted_network:
+        return
+    try:
+        private = on_loopback(setting, address)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(str(error.strerror)) from error
+    if not private:
+        raise UsageError(
+            f"{setting} {address}: others reach it, and nobody is asked there who they are. Ways out: an address on "
+            "the loopback (127.0.0.1:PORT); or, where only the gateway and monitoring reach it, "
+            "process.trusted_network=true; see docs/security.md"
+        )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
+
+from muster_cli.errors import UsageError
+
+TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - a name
 
 _SETTINGS = Group("Settings", sort_key=100)
 
@@ -20,3 +26,28 @@ class Common:
     """TOML file with a table per section; MUSTER_SETTINGS names one as well."""
     set: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """One setting as section.field=value (`muster config show` lists them); may be repeated."""
+
+
+def token_of(file: Path | None, environment: Mapping[str, str] | None = None) -> str:
+    """What a command shows to the gateway's HTTP front: a file's content, else MUSTER_TOKEN's; "": nothing.
+
+    (No flag takes the token itself: others see a process's arguments.)
+
+    Raises UsageError, which never shows the token.
+    """
+    if file is None:
+        token = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "").strip()
+        source = TOKEN_VARIABLE
+    else:
+        source = f"--token-file {file}"
+        try:
+            token = file.read_text("ascii").strip()
+        except OSError as error:
+            raise UsageError(f"{source}: cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise UsageError(f"{source}: is no token") from None
+        if not token:
+            raise UsageError(f"{source}: is empty, expected a token")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise UsageError(f"{source}: is no token: it has blanks or other characters that no token has")
+    return token

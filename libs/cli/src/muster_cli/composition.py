@@ -231,6 +231,8 @@ def _parse(text: str, annotation: object) -> object:
                 return json.loads(text)
             except ValueError:
                 return text  # pydantic says what it expected
+        if dict in origins and not text.strip():
+            return {}
         if dict not in origins:
             return [part.strip() for part in text.split(",") if part.strip()]
     if type(None) in origins and text == "":
@@ -253,7 +255,13 @@ def _explain(
 
 
 def _is_secret(annotation: object) -> bool:
-    return any(one in (SecretStr, SecretBytes) for one in _alternatives(annotation))
+    """Whether a secret may be in what was given, also somewhere within a table or a list."""
+    if annotation in (SecretStr, SecretBytes):
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        open_ended = annotation.model_config.get("extra") == "allow"
+        return open_ended or any(_is_secret(field.annotation) for field in annotation.model_fields.values())
+    return any(_is_secret(one) for one in typing.get_args(annotation))
 
 
 def _meant(path: SettingPath, known: Mapping[SettingPath, object]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from muster_cli import logs
-from muster_cli.common import Common
+from muster_cli.common import Common, token_of
 from muster_cli.errors import CommandError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
@@ -159,6 +159,7 @@ def replay_trace(
     timeout_s: float = 120.0,
     json: ReportFile = None,
     keep: bool = False,
+    token_file: Path | None = None,
 ) -> int:
     """Plays a cluster's trace through a gateway and accounts for every task.
 
@@ -171,6 +172,7 @@ def replay_trace(
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
     :param keep: stay connected afterwards, until interrupted; otherwise the RM leaves.
+    :param token_file: holds a token with the role read, where the REST front asks for one [MUSTER_TOKEN].
     """
     from muster_client.replay import main_replay
 
@@ -185,6 +187,7 @@ def replay_trace(
         timeout_s=timeout_s,
         json_file=json,
         keep=keep,
+        token=token_of(token_file),
     )
 
 
@@ -213,16 +216,20 @@ def demo(
 
 @app.command
 def health(
-    address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS, *, timeout_s: float = 3.0
+    address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
+    *,
+    timeout_s: float = 3.0,
+    token_file: Path | None = None,
 ) -> int:
     """Asks a process whether it is ready; exit code 0 when it is.
 
     :param address: grpc://host:port of a gateway, or http://host:port of any other service.
     :param timeout_s: how long to wait for an answer.
+    :param token_file: holds a token of a gateway's HTTP front, which says more then than yes or no [MUSTER_TOKEN].
     """
     from muster_cli.probe import probe
 
-    ready, said = probe(address, timeout_s)
+    ready, said = probe(address, timeout_s, token_of(token_file))
     print(f"{address}: {said.strip()}")  # noqa: T201 - the answer
     return 0 if ready else 1
 

@@ -11,18 +11,19 @@ from muster_cli.errors import UsageError
 DEFAULT_ADDRESS = "grpc://127.0.0.1:9090"
 
 
-def probe(address: str, timeout_s: float) -> tuple[bool, str]:
+def probe(address: str, timeout_s: float, token: str = "") -> tuple[bool, str]:
     """Whether what listens at an address is ready, and what it said.
 
     :param address: ``grpc://host:port`` (the gRPC health service) or ``http://host:port`` (``/health``).
+    :param token: of a gateway's HTTP front, which says more then.
     """
     scheme, separator, place = address.partition("://")
     if not separator or scheme not in _PROBES or not place:
         raise UsageError(f"address {address!r}: expected grpc://host:port or http://host:port")
-    return _PROBES[scheme](place.rstrip("/"), timeout_s)
+    return _PROBES[scheme](place.rstrip("/"), timeout_s, token)
 
 
-def _grpc(place: str, timeout_s: float) -> tuple[bool, str]:
+def _grpc(place: str, timeout_s: float, _token: str) -> tuple[bool, str]:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -36,9 +37,12 @@ def _grpc(place: str, timeout_s: float) -> tuple[bool, str]:
     return name == "SERVING", name
 
 
-def _http(place: str, timeout_s: float) -> tuple[bool, str]:
+def _http(place: str, timeout_s: float, token: str) -> tuple[bool, str]:
+    request = urllib.request.Request(f"http://{place}/health")
+    if token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(f"http://{place}/health", timeout=timeout_s) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - it is http
             return True, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         return False, error.read().decode(errors="replace") or str(error)
@@ -46,4 +50,4 @@ def _http(place: str, timeout_s: float) -> tuple[bool, str]:
         return False, str(error)
 
 
-_PROBES: dict[str, Callable[[str, float], tuple[bool, str]]] = {"grpc": _grpc, "http": _http}
+_PROBES: dict[str, Callable[[str, float, str], tuple[bool, str]]] = {"grpc": _grpc, "http": _http}

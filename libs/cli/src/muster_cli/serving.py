@@ -64,6 +64,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     settings = load(file, assignments, given, embedded_defaults(data_dir)).values
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("--http-address", settings.gateway.http_address)
+    _check_doors(settings, "gateway", "view", "event-publisher")
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,7 +113,29 @@ def one(
             f"log.backend {settings.log.backend}: a service in a process of its own meets the others on Kafka only "
             "(MUSTER_LOG__BACKEND=kafka); for everything in one process there is muster up"
         )
+    _check_doors(settings, name)
     return _serve(settings, _BUILD[name], lambda: log.info("ready", service=name))
+
+
+def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
+    """Raises UsageError when somebody could come in who is not to; before anything is made or opened."""
+    from muster_gateway.errors import SettingsWrong
+    from muster_gateway.identity import Doorman
+
+    if "gateway" in names:
+        try:
+            Doorman(settings.gateway)
+        except SettingsWrong as error:
+            raise UsageError(str(error)) from error
+    inner: dict[ServiceName, tuple[str, str]] = {
+        "view": ("view.http_address", settings.view.http_address),
+        "event-publisher": ("publisher.http_address", settings.publisher.http_address),
+        "scheduler": ("scheduler.http_address", settings.scheduler.http_address),
+        "derive": ("derive.http_address", settings.derive.http_address),
+    }
+    for name in names:
+        if name in inner:
+            addresses.check_private(*inner[name], trusted_network=settings.process.trusted_network)
 
 
 # --- putting together -----------------------------------------------------------------------------------------------

@@ -35,6 +35,11 @@ class ProcessSettings(BaseModel):
 
     log_level: logs.Level = Field("info", description="Least severe lines that are logged.")
     log_format: logs.Format = Field("auto", description="auto: json, unless standard error is a terminal.")
+    trusted_network: bool = Field(
+        False,
+        description="HTTP addresses of view, publisher, scheduler and derive may be wider than the loopback: only the "
+        "gateway and monitoring reach them.",
+    )
     stop_timeout_s: float = Field(15.0, gt=0, description="For each service to stop; longer than its own time-outs.")
 
 

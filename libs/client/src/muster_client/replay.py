@@ -63,6 +63,7 @@ class ReplayOptions:
     :param answer_timeout_s: for nodes and applications to be accepted.
     :param settle_timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     :param http: of the REST front; ``host:port`` alone is http.
+    :param token: for the REST front, where it asks for one.
     :param rest_timeout_s: for the REST front to answer at all before anything is sent, and afterwards for the view and
         the publisher, which follow the log, to show what the client was told.
     :param rest_silence_s: without any answer of the REST front for so long, while reasons are asked for, the replay is
@@ -79,6 +80,7 @@ class ReplayOptions:
     settle_timeout_s: float = 120.0
     rest_timeout_s: float = 10.0
     rest_silence_s: float = 30.0
+    token: str = field(default="", repr=False)
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
@@ -124,7 +126,7 @@ class _Replay:
         self._moved_at = clock.monotonic()
         self._bars: dict[str, TaskID] = {}
         self._http = rest_url(options.http)
-        self._rest = RestFront(self._http, options.rm_id)
+        self._rest = RestFront(self._http, options.rm_id, options.token)
         self._rest_silent_since: float | None = None
         self._client = RmClient(
             options.gateway,
@@ -348,7 +350,8 @@ class _Replay:
                         return await self._rest.events()
                     except httpx.TransportError as failure:
                         error = failure
-                    except (httpx.HTTPError, KeyError, ValueError):
+                    except (httpx.HTTPError, KeyError, ValueError) as answer:
+                        _raise_if_refused(answer, self._http)
                         return None
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
@@ -462,6 +465,7 @@ def main_replay(
     timeout_s: float = 120.0,
     json_file: Path | None = None,
     keep: bool = False,
+    token: str = "",
     next_places: dict[str, str] | None = None,
     console: Console | None = None,
 ) -> int:
@@ -473,7 +477,7 @@ def main_replay(
     """
     machine = is_standard_output(json_file)
     console = console or Console(stderr=machine)
-    options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s)
+    options = ReplayOptions(gateway, http, rm_id, chunk, asks_per_s, settle_timeout_s=timeout_s, token=token)
     if not structlog.is_configured():  # standard output is for the report
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -525,6 +529,15 @@ def replay_progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
+
+
+def _raise_if_refused(error: Exception, front: str) -> None:
+    """Raises ReplayFailed when an answer says that REST is not for who asks: it will not be later either."""
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+        raise ReplayFailed(
+            f"the REST front at {front} answers {error.response.status_code} {error.response.reason_phrase}: expected "
+            "a token with the role read (--token-file or MUSTER_TOKEN); nothing was sent"
+        ) from error
 
 
 def _in_words(error: Exception) -> str:

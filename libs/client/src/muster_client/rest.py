@@ -45,12 +45,14 @@ class RestFront:
     """The gateway's HTTP front, for one RM.
 
     :param address: a URL as :func:`rest_url` gives it.
+    :param token: with the role read, where the front asks for one (docs/security.md).
 
     Every method raises httpx.HTTPError when there is no answer, or not this one.
     """
 
-    def __init__(self, address: str, rm_id: str) -> None:
-        self._http = httpx.AsyncClient(base_url=address, timeout=_ANSWER_TIMEOUT_S)
+    def __init__(self, address: str, rm_id: str, token: str = "") -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.AsyncClient(base_url=address, timeout=_ANSWER_TIMEOUT_S, headers=headers)
         self._rm_id = rm_id
 
     async def pending(self) -> dict[str, Pending]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import Annotated
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from pydantic import AfterValidator, ValidationInfo
+
+# Family and type of a socket, and the address to bind it to.
+_Place = tuple[socket.AddressFamily, socket.SocketKind, tuple[Any, ...]]
 
 _EXPECTED = "expected host:port with a port from 0 to 65535, an IPv6 host in brackets"
 
@@ -35,6 +40,31 @@ def host_of_peer(peer: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
+def ip_of(text: str) -> IPv4Address | IPv6Address | None:
+    """An address as a number; an IPv4 address that is written as an IPv6 one is IPv4. None: it is no address."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def is_loopback(text: str) -> bool:
+    """Whether an address (not a name) is one of the machine's own that no other machine reaches."""
+    address = ip_of(text)
+    return address is not None and address.is_loopback
+
+
+def on_loopback(field: str, text: str) -> bool:
+    """Whether only this machine reaches what listens on ``host:port``. A name must stand for loopback addresses only.
+
+    :raises ValueError: see :func:`parse_address`.
+    :raises OSError: there is no such host here; see :func:`listen`.
+    """
+    return all(is_loopback(str(place[0])) for _, _, place in _places(field, text))
+
+
 def _checked(value: str, info: ValidationInfo) -> str:
     parse_address(info.field_name or "address", value)
     return value
@@ -53,11 +83,7 @@ def listen(field: str, text: str) -> socket.socket:
     :raises ValueError: see :func:`parse_address`.
     :raises OSError: it cannot be listened on; its ``strerror`` names field, value and why.
     """
-    host, port = parse_address(field, text)
-    try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise OSError(errno.EADDRNOTAVAIL, f"{field}: {text}: no such host here: {error.strerror}") from error
+    family, kind, place = _places(field, text)[0]
     # The protocol is named: only then asyncio sends at once. Else a small answer waits 40 ms (Nagle's algorithm holds
     # it back until the client acknowledges what came before, which clients put off).
     listener = socket.socket(family, kind, socket.IPPROTO_TCP)
@@ -71,3 +97,15 @@ def listen(field: str, text: str) -> socket.socket:
         why = "is taken by another process" if taken else f"cannot be listened on: {error.strerror}"
         raise OSError(error.errno, f"{field}: {text} {why}") from error
     return listener
+
+
+def _places(field: str, text: str) -> Sequence[_Place]:
+    """What an address stands for, the one to listen on first; at least one."""
+    host, port = parse_address(field, text)
+    try:
+        return [
+            (family, kind, place)
+            for family, kind, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ]
+    except OSError as error:
+        raise OSError(errno.EADDRNOTAVAIL, f"{field}: {text}: no such host here: {error.strerror}") from error

@@ -1,5 +1,7 @@
 """Everything that the gateway raises, in one tree. Each carries the gRPC status that its client sees.
 
+NotIdentified and RoleTooLow belong to HTTP, where they are 401 and 403.
+
 * GatewayError
   x RequestRefused           the client is at fault; nothing of the message reached the log
     - InvalidRequest         INVALID_ARGUMENT: names the field, its value and what was expected
@@ -9,6 +11,8 @@
     - NotThere               NOT_FOUND: what the request is about: an RM, a node, an ask ...
     - NotPossible            FAILED_PRECONDITION: not as things are; the text says why
     - OverLimit              RESOURCE_EXHAUSTED: size, number of items or number of streams
+    - NotIdentified          UNAUTHENTICATED: no token, or nobody's
+    - RoleTooLow             PERMISSION_DENIED: known, but not allowed to do this
   x StreamEnded              the stream cannot go on, whatever the client sent
     - Superseded             ABORTED: a newer stream or a newer registration of the RM took its place
     - ResponsesLost          DATA_LOSS: retention deleted responses that were not sent; the RM must register again
@@ -19,12 +23,16 @@
     - SchedulerSilent        no answer within the time allowed
     - SessionsDown           the session store does not answer
     - ViewSilent             the view gives no answer: it is away, slow, or broke off
+  x SettingsWrong            it cannot start with these settings; trying again does not help
+    - OpenToAll              others could reach the HTTP front, and nobody would be asked who they are
+    - TokenUnusable          a token cannot be read, is none, or is somebody else's too
   x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_life.py does not have
 """
 
 from __future__ import annotations
 
 import grpc
+from muster_service.identity import Role
 
 
 class GatewayError(Exception):
@@ -85,6 +93,29 @@ class OverLimit(RequestRefused):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class NotIdentified(RequestRefused):
+    """Nobody knows who asks.
+
+    :ivar reason: in one word, for the metric.
+    """
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+    def __init__(self, reason: str, story: str) -> None:
+        super().__init__(f"who asks is not known: {story} (docs/security.md)")
+        self.reason = reason
+
+
+class RoleTooLow(RequestRefused):
+    """Who asks is known, but may not do this."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self, name: str, role: Role, needed: Role) -> None:
+        super().__init__(f"this needs the role {needed}, and {name} has {role}")
+        self.name, self.needed = name, needed
+
+
 class StreamEnded(GatewayError):
     """The stream cannot go on."""
 
@@ -137,6 +168,26 @@ class SessionsDown(NotNow):
 
 class ViewSilent(NotNow):
     """The view gives no answer."""
+
+
+class SettingsWrong(GatewayError):
+    """The gateway cannot start like this; the message names the setting, its value and what was expected."""
+
+
+class OpenToAll(SettingsWrong):
+    """Others could reach the HTTP front, and nobody would be asked who they are."""
+
+    def __init__(self, address: str, open_role: str) -> None:
+        super().__init__(
+            f"gateway.http_address {address}: others reach it, and no token is configured to tell them apart. "
+            "Ways out: an address on the loopback (127.0.0.1:9080); a token (gateway.http_tokens.NAME: role, and token "
+            f'or token_file); or gateway.http_open=true, which gives everybody the role "{open_role}" '
+            "(gateway.http_open_role); see docs/security.md"
+        )
+
+
+class TokenUnusable(SettingsWrong):
+    """A token of the configuration. The message never shows it."""
 
 
 class IllegalTransition(GatewayError):

@@ -34,6 +34,7 @@ class Metric(StrEnum):
     EVENTS_CALLS = "muster_gateway_events_calls"
     INTERNAL_ERRORS = "muster_gateway_internal_errors"
     HTTP_FORWARDED = "muster_gateway_http_forwarded"
+    HTTP_REFUSED = "muster_gateway_http_refused"
     METRICS_CALLS = "muster_gateway_metrics_calls"
     METRICS_WATCHERS = "muster_gateway_metrics_watchers"
     SNAPSHOTS_WATCHED = "muster_gateway_metrics_snapshots_watched"
@@ -83,6 +84,9 @@ events_calls = Counter(
 )
 internal_errors = Counter(Metric.INTERNAL_ERRORS, "Defects: exceptions that nobody expected.")
 http_forwarded = Counter(Metric.HTTP_FORWARDED, "HTTP requests passed on, by target and status.", ["target", "status"])
+http_refused = Counter(
+    Metric.HTTP_REFUSED, "HTTP requests answered with 401 or 403, by why (muster_gateway.identity.Refusal).", ["reason"]
+)
 metrics_calls = Counter(
     Metric.METRICS_CALLS, "Calls of muster.v1.Metrics that ended, by gRPC status.", ["method", "status"]
 )

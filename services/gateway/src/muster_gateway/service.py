@@ -36,6 +36,7 @@ from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Supersede
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.http_front import HttpFront, HttpTarget, Target
+from muster_gateway.identity import Doorman
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.metrics_service import MetricsServicer
 from muster_gateway.questions import Questions
@@ -75,6 +76,8 @@ class Gateway:
     :param events: the same for ``settings.publisher_grpc_url``: it answers muster.v1.Events.
     :param ready_when: further conditions of readiness, for whoever runs several services in one process.
     :param beside: those services by name, with what does not work there now: shown in /health, whoever is ready.
+
+    Raises SettingsWrong (see errors.py): the HTTP front cannot be opened with these settings.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Gateway:
         self._bus, self._topics, self._clock = bus, topics, clock
         self._view, self._publisher, self._events = view, publisher, events
         self._ready_when, self._beside = list(ready_when), dict(beside or {})
+        self._doorman = Doorman(settings)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         self._tails = [ResponseTail(bus, topics, p, settings.read_batch) for p in range(topics.partitions)]
@@ -293,6 +297,7 @@ class Gateway:
         front = HttpFront(
             view,
             await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
+            self._doorman,
             lambda: self._life.alive,
             self.unready,
             self._said_beside,
@@ -301,6 +306,12 @@ class Gateway:
         self.http_port = self._http.port
         self._life.watch(self._http.serve(), "http front")
         await self._http.ready()
+        if self.settings.http_open:
+            log.warning(
+                "http front is open: everybody who reaches it is let in without a token",
+                http_address=self.settings.http_address,
+                role=self.settings.http_open_role,
+            )
 
     async def _target(self, app: Target | None, url: str, name: str) -> Target:
         if app is not None:

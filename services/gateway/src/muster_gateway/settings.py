@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
 from muster_service.addresses import ListenAddress, OptionalListenAddress
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from muster_service.identity import RESERVED_NAMES
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
 _MIB = 1024 * 1024
 _SESSION_SCHEMES = ("memory", "sqlite", "redis", "rediss")
+
+# What fits into a header as it is (RFC 6750, section 2.1), and is too long to be guessed or typed by chance.
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+TOKEN_CHARS_MIN = 16
+TOKEN_EXPECTED = f"expected {TOKEN_CHARS_MIN} characters or more, of letters, digits and . _ ~ + / -, = at the end only"
+_TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AdmissionLimits(BaseModel):
@@ -41,6 +51,31 @@ class AdmissionLimits(BaseModel):
     )
 
 
+class HttpToken(BaseModel):
+    """``gateway.http_tokens.NAME``: what a program shows to the HTTP front, and what it may do then."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    role: Literal["read", "admin"] = Field(description="What its bearer may do (docs/security.md).")
+    token: SecretStr | None = Field(None, description="The token itself.")
+    token_file: Path | None = Field(None, description="Or a file that holds it; read at start.")
+
+    @field_validator("token")
+    @classmethod
+    def _is_token(cls, token: SecretStr | None) -> SecretStr | None:
+        """(No message shows it.)"""
+        text = token.get_secret_value() if token is not None else None
+        if text is not None and (len(text) < TOKEN_CHARS_MIN or not TOKEN.fullmatch(text)):
+            raise ValueError(TOKEN_EXPECTED)
+        return token
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if (self.token is None) == (self.token_file is None):
+            raise ValueError(f"{'neither' if self.token is None else 'both'}, expected token or token_file")
+        return self
+
+
 class GatewaySettings(BaseModel):
     """All that a gateway needs to know beside its log."""
 
@@ -51,6 +86,14 @@ class GatewaySettings(BaseModel):
     )
     http_address: OptionalListenAddress = Field(
         "127.0.0.1:9080", description='HTTP front (YuniKorn\'s REST port); "": none.'
+    )
+    http_tokens: dict[str, HttpToken] = Field(
+        default_factory=dict, description="Who may use the HTTP front, by name: role, and token or token_file."
+    )
+    http_open: bool = Field(False, description="Let everybody use the HTTP front without a token.")
+    http_open_role: Literal["read", "admin"] = Field("read", description="What they may do then.")
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+        (), description="Peers whose X-Forwarded-For names the client (addresses or networks)."
     )
     view_url: str = Field("http://127.0.0.1:9081", description="The view: /ws/v1/* and /debug/* go there.")
     publisher_url: str = Field("http://127.0.0.1:9082", description="The event publisher: /ws/v1/events/* goes there.")
@@ -113,6 +156,17 @@ class GatewaySettings(BaseModel):
     keepalive_timeout_s: float = Field(
         10.0, gt=0, description="No answer to a ping for so long: the connection is lost."
     )
+
+    @field_validator("http_tokens")
+    @classmethod
+    def _are_named(cls, tokens: dict[str, HttpToken]) -> dict[str, HttpToken]:
+        for name in tokens:
+            if not _TOKEN_NAME.fullmatch(name) or name in RESERVED_NAMES:
+                raise ValueError(
+                    f"name {name[:64]!a}, expected up to 64 letters, digits and . _ -, and none of "
+                    f"{', '.join(sorted(RESERVED_NAMES))}"
+                )
+        return tokens
 
     @field_validator("publisher_grpc_url")
     @classmethod

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import structlog
+from muster_service.identity import GATEWAY
 
 from muster_gateway.errors import OverLimit, ViewSilent
 from muster_gateway.http_front import Target
@@ -145,7 +146,7 @@ def _scope(path: str, query: Mapping[str, str]) -> dict[str, Any]:
         "raw_path": path.encode("ascii"),
         "query_string": urlencode(query).encode("ascii"),
         "root_path": "",
-        "headers": [(b"accept-encoding", b"identity")],
+        "headers": [(b"accept-encoding", b"identity"), *GATEWAY.headers()],
         "client": None,
         "server": None,
     }

@@ -1,0 +1,194 @@
+"""Who asks over HTTP: the one place that finds it out, before anything is passed on (docs/security.md).
+
+In numbered steps (:meth:`Doorman.identify`), where the first that applies decides:
+
+1. tokens are configured, and the request brings one: whoever it belongs to; nobody's is refused
+2. the front is open (``http_open``): anyone, with the role ``http_open_role``
+3. tokens are configured: refused, for it brings none
+4. else the front listens on the loopback only: a peer there is admin
+
+At 4 a web page of somebody else, which a browser of this machine shows, is not a peer on this machine; nor is who comes
+through a proxy. Any page may send requests to the loopback, and the answers say that all pages may read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from muster_service.addresses import ip_of, is_loopback, on_loopback
+from muster_service.identity import ANYONE, LOOPBACK, NOBODY, Identity, Role
+from starlette.types import Scope
+
+from muster_gateway.errors import NotIdentified, OpenToAll, RoleTooLow, TokenUnusable
+from muster_gateway.settings import TOKEN, TOKEN_CHARS_MIN, TOKEN_EXPECTED, GatewaySettings, HttpToken
+
+# More is no token's file: reading it all would only take memory.
+_TOKEN_FILE_BYTES_MAX = 16 * 1024
+_BEARER = re.compile(rf"Bearer +({TOKEN.pattern})", re.IGNORECASE)
+# Who sends one of these says itself that it asks for somebody else.
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded", b"via"})
+
+
+class Refusal(StrEnum):
+    """Why a request was refused, for the metric."""
+
+    NO_TOKEN = "no_token"  # noqa: S105 - a word
+    MALFORMED = "malformed_token"
+    UNKNOWN = "unknown_token"
+    NOT_LOCAL = "not_local"
+    ROLE = "role"
+
+
+class Tokens:
+    """What the configured tokens stand for. It keeps their digests only.
+
+    :param configured: by name. Files are read here, once: another token takes a restart.
+
+    Raises TokenUnusable, which names the setting, and never what a token or a file holds.
+    """
+
+    def __init__(self, configured: Mapping[str, HttpToken]) -> None:
+        self._known: list[tuple[bytes, Identity]] = []
+        owners: dict[bytes, str] = {}
+        for name, entry in configured.items():
+            setting = f"gateway.http_tokens.{name}"
+            digest = _digest(_token(setting, entry))
+            if digest in owners:
+                raise TokenUnusable(f"{setting} and gateway.http_tokens.{owners[digest]}: the same token, expected two")
+            owners[digest] = name
+            self._known.append((digest, Identity(name, Role(entry.role))))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, token: str) -> Identity | None:
+        """Whose it is; None: nobody's. Takes the same time for every token, so that none can be guessed in parts."""
+        digest, found = _digest(token), None
+        for known, identity in self._known:
+            if compare_digest(known, digest):
+                found = identity
+        return found
+
+
+class Doorman:
+    """Says who asks, and whether they may.
+
+    Raises OpenToAll and TokenUnusable: the front cannot be opened with these settings.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._tokens = Tokens(settings.http_tokens)
+        self._open = Identity(ANYONE, Role(settings.http_open_role)) if settings.http_open else None
+        self._proxies = settings.trusted_proxies
+        if settings.http_address and not self._tokens and self._open is None and not _is_private(settings):
+            raise OpenToAll(settings.http_address, settings.http_open_role)
+
+    def identify(self, scope: Scope) -> Identity:
+        """Who sends a request; see the module's words. Raises NotIdentified."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        given = [value for name, value in headers if name == b"authorization"]
+        if self._tokens and given:
+            return self._of_token(given)
+        if self._open is not None:
+            return self._open
+        if self._tokens:
+            raise NotIdentified(Refusal.NO_TOKEN, "a token is needed: send the header Authorization: Bearer TOKEN")
+        if why := self._not_local(scope, headers):
+            raise NotIdentified(Refusal.NOT_LOCAL, f"{why}: without tokens only this machine is let in")
+        return LOOPBACK
+
+    def admit(self, scope: Scope, needed: Role) -> Identity:
+        """Who sends a request that needs a role. Raises NotIdentified, RoleTooLow."""
+        try:
+            identity = self.identify(scope)
+        except NotIdentified:
+            if needed is Role.NONE:
+                return NOBODY
+            raise
+        if not identity.role.includes(needed):
+            raise RoleTooLow(identity.name, identity.role, needed)
+        return identity
+
+    def client(self, scope: Scope) -> str:
+        """Where a request comes from: the peer, or whom a trusted proxy names; "" where nobody says it."""
+        peer: str = (scope.get("client") or ("",))[0]
+        if not self._is_proxy(peer):
+            return peer
+        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        for address in reversed(b",".join(forwarded).decode("latin-1").split(",")):
+            if not self._is_proxy(address.strip()):
+                return address.strip()
+        return ""
+
+    def _of_token(self, given: list[bytes]) -> Identity:
+        match = _BEARER.fullmatch(given[0].decode("latin-1").strip()) if len(given) == 1 else None
+        if match is None:
+            raise NotIdentified(Refusal.MALFORMED, "expected one header Authorization: Bearer TOKEN")
+        identity = self._tokens.find(match[1])
+        if identity is None:
+            raise NotIdentified(Refusal.UNKNOWN, "the token is nobody's")
+        return identity
+
+    def _not_local(self, scope: Scope, headers: list[tuple[bytes, bytes]]) -> str:
+        """Why a request is not from a program on this machine; "": it is."""
+        if not is_loopback(self.client(scope)):
+            return "the client is not on the loopback"
+        first = {name: value.decode("latin-1") for name, value in reversed(headers)}
+        if _FORWARDED & first.keys():
+            return "the request comes through a proxy"
+        # An attacker's name may stand for 127.0.0.1 (rebinding): then the browser takes the answer for theirs.
+        if (host := first.get(b"host")) is not None and not _names_loopback(f"//{host}"):
+            return "the header Host names another host"
+        if (origin := first.get(b"origin")) is not None:
+            return "" if _names_loopback(origin) else "it is a request of another host's page"
+        return "it is a request of another host's page" if first.get(b"sec-fetch-site") == "cross-site" else ""
+
+    def _is_proxy(self, text: str) -> bool:
+        address = ip_of(text)
+        return address is not None and any(address in network for network in self._proxies)
+
+
+def _is_private(settings: GatewaySettings) -> bool:
+    try:
+        return on_loopback("gateway.http_address", settings.http_address)
+    except OSError:  # nobody can listen there: whoever tries says so
+        return True
+
+
+def _names_loopback(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode()).digest()
+
+
+def _token(setting: str, entry: HttpToken) -> str:
+    if entry.token is not None:
+        return entry.token.get_secret_value()
+    assert entry.token_file is not None  # (one of them is there: the settings say so)
+    text = _read(f"{setting}.token_file", entry.token_file)
+    if not TOKEN.fullmatch(text) or len(text) < TOKEN_CHARS_MIN:
+        raise TokenUnusable(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}")
+    return text
+
+
+def _read(setting: str, path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_TOKEN_FILE_BYTES_MAX + 1)
+        return content.decode("ascii").strip()
+    except OSError as error:
+        raise TokenUnusable(f"{setting} {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TokenUnusable(f"{setting} {path}: {TOKEN_EXPECTED}") from None

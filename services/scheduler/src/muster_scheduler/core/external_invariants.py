@@ -16,7 +16,7 @@ from muster_scheduler.core.external import (
     ExternalQueue,
     OfferState,
 )
-from muster_scheduler.core.external_books import ExternalEntry, PartitionBooks
+from muster_scheduler.core.external_books import ExternalEntry, OnNode, PartitionBooks
 from muster_scheduler.core.objects import Allocation, Node
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _check_nodes(partition: Partition, must: Must) -> None:
 def _check_node(partition: Partition, node: Node, must: Must) -> None:
     books, types = partition.external.books, partition.types
     on = books.nodes.get(node.node_id)
-    sources = sorted({*on.nodes, *on.offers, *on.allocations}) if on is not None else []
+    sources = _sources_of(on) if on is not None else []
     must(list(node.sources) == sources, f"{node}: sources {node.sources}, should be {sources}")
     report = node.reported
     if not sources:
@@ -203,6 +203,13 @@ def _check_node(partition: Partition, node: Node, must: Must) -> None:
     must(types is node.types, f"{node} counts in other types")
 
 
+def _sources_of(on: OnNode) -> list[str]:
+    """Those of whom something counts. (What the partition cannot count in does not.)"""
+    found = {source for source, entry in on.nodes.items() if "types" not in entry.problem}
+    found |= {source for source, offers in on.offers.items() if any("types" not in each.problem for each in offers)}
+    return sorted(found | {*on.allocations})
+
+
 def _brings(books: PartitionBooks, source: str, node_id: str) -> bool:
     node = books.entry(source, ExternalKind.NODE, node_id)
     said = node.said if node is not None and "types" not in node.problem else None
@@ -231,7 +238,7 @@ def _check_queues(partition: Partition, must: Must) -> None:
             for entry in partition.external.books.queues.get(queue.path, ())
             if isinstance(entry.said, ExternalQueue) and not entry.problem
         ]
-        must(list(queue.sources) == sorted(entry.source for entry in said), f"{queue}: sources {queue.sources}")
+        must(list(queue.sources) == sorted({entry.source for entry in said}), f"{queue}: sources {queue.sources}")
         least = dict(queue.by_name(queue.own_maximum) or {})
         for entry in said:
             assert isinstance(entry.said, ExternalQueue)

@@ -177,12 +177,12 @@ def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[
 
 def smallest_maximum(entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...], dict[str, int] | None]:
     """The quota that sources set on a queue, and which sources; None: none does."""
-    sources: list[str] = []
+    sources: dict[str, None] = {}
     maximum: dict[str, int] = {}
     for entry in sorted(entries, key=_by_order):
         said = entry.said
         assert isinstance(said, ExternalQueue)
-        sources.append(entry.source)
+        sources[entry.source] = None
         for name, value in said.maximum.items():
             maximum[name] = min(value, maximum.get(name, value))
     return tuple(sources), maximum if sources else None

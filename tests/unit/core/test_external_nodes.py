@@ -1,0 +1,415 @@
+"""What counts of a node of which the RM and sources speak (docs/external-rules.md, "Nodes")."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from builders import allocations, ask, nodes
+from muster_scheduler.core.commands import (
+    AskItem,
+    NodeAction,
+    NodeItem,
+    UpdateAllocations,
+    UpdateNodes,
+)
+from muster_scheduler.core.external import (
+    ExternalAllocation,
+    ExternalChange,
+    ExternalKind,
+    ExternalNode,
+    SourceState,
+    UpdateExternal,
+)
+from muster_scheduler.core.objects import Node
+from muster_scheduler.core.outcome import (
+    AcceptedNode,
+    Change,
+    Detail,
+    EventType,
+    Outcome,
+    RejectedNode,
+    ReleasedAllocation,
+)
+from muster_scheduler.core.resources import TYPES_MAX
+from muster_si.constants import FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE, REQUIRED_NODE_TAG
+from outside import Outside
+
+
+@pytest.fixture
+def cluster() -> Outside:
+    made = Outside()
+    made.app("x", "root.a")
+    return made
+
+
+def said(out: Outcome, detail: Detail) -> list[tuple[str, str, object]]:
+    """(change, message, resource) of the events about nodes."""
+    return [
+        (event.change.name, event.message, event.resource)
+        for event in out.events
+        if event.type is EventType.NODE and event.detail is detail
+    ]
+
+
+class Rule(NamedTuple):
+    rm: dict[str, int] | None
+    sources: dict[str, ExternalNode]
+    capacity: dict[str, int] | None
+
+
+RULES = {
+    "the RM alone": Rule({"vcore": 8}, {}, {"vcore": 8}),
+    "a source alone brings it": Rule(None, {"a": ExternalNode("n", {"vcore": 4})}, {"vcore": 4}),
+    "a source that does not bring": Rule(None, {"a": ExternalNode("n", {"vcore": 4}, brings=False)}, None),
+    "a source with nothing to bring": Rule(None, {"a": ExternalNode("n", {"vcore": 0})}, None),
+    "a source that says nothing of it": Rule(None, {"a": ExternalNode("n")}, None),
+    "the source has less": Rule({"vcore": 8}, {"a": ExternalNode("n", {"vcore": 4})}, {"vcore": 4}),
+    "the RM has less": Rule({"vcore": 2}, {"a": ExternalNode("n", {"vcore": 4})}, {"vcore": 2}),
+    "the source has none": Rule({"vcore": 2}, {"a": ExternalNode("n", {"vcore": 0})}, {}),
+    "the RM says there is none": Rule({"vcore": 2, "gpu": 0}, {"a": ExternalNode("n", {"gpu": 4})}, {"vcore": 2}),
+    "a type that nobody else says": Rule({"vcore": 8}, {"a": ExternalNode("n", {"gpu": 2})}, {"vcore": 8, "gpu": 2}),
+    "whole: of the others there is none": Rule(
+        {"vcore": 8, "gpu": 1}, {"a": ExternalNode("n", {"vcore": 9}, whole=True)}, {"vcore": 8}
+    ),
+    "whole, and nothing said": Rule({"vcore": 8}, {"a": ExternalNode("n", whole=True)}, {"vcore": 8}),
+    "three, type by type": Rule(
+        {"vcore": 8, "memory": 5},
+        {
+            "a": ExternalNode("n", {"vcore": 6, "memory": 9}),
+            "b": ExternalNode("n", {"vcore": 7, "memory": 4, "gpu": 1}),
+        },
+        {"vcore": 6, "memory": 4, "gpu": 1},
+    ),
+    "one brings, one restricts": Rule(
+        None,
+        {"a": ExternalNode("n", {"vcore": 6}), "b": ExternalNode("n", {"vcore": 2}, brings=False)},
+        {"vcore": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["the RM first", "sources first", "by turns"])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_of_each_type_the_smallest_amount_counts_whoever_came_first(rule: Rule, order: str) -> None:
+    cluster = Outside()
+    steps = [lambda source=source, what=what: cluster.says(source, what) for source, what in rule.sources.items()]
+    rm = [lambda: cluster.node("n", **rule.rm)] if rule.rm is not None else []
+    for step in {"the RM first": rm + steps, "sources first": steps + rm, "by turns": steps[:1] + rm + steps[1:]}[
+        order
+    ]:
+        step()
+    node = cluster.partition.nodes.get("n")
+    assert (node.named_capacity() if node is not None else None) == rule.capacity
+    cluster.check_folds()
+
+
+def test_use_adds_up(cluster: Outside) -> None:
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, {}, {"vcore": 9}, {"vcore": 1}),)))
+    cluster.says("a", ExternalNode("n", occupied={"vcore": 2}))
+    out = cluster.says("b", ExternalNode("n", occupied={"vcore": 3, "memory": 1}))
+    assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 6, "memory": 1})]
+    cluster.do(
+        UpdateAllocations([AskItem("f", "", "default", {"vcore": 1}, tags={FOREIGN: "static"}, node_id="n")]),
+    )
+    assert cluster.the_node("n").available[0] == 2
+    out = cluster.forgets("b", ExternalNode("n"))
+    assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 4})]
+
+
+def test_a_contradiction_is_an_event_that_names_both_and_the_rule(cluster: Outside) -> None:
+    cluster.node("n", vcore=8, memory=5)
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 6, "memory": 5, "gpu": 1}))
+    words = "vcore: the resource manager says 8, source vms says 6: the smaller counts"
+    assert said(out, Detail.NODE_CAPACITY) == [("SET", words, {"vcore": 6, "memory": 5, "gpu": 1})]
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 9, "memory": 5, "gpu": 1}))
+    words = "vcore: the resource manager says 8, source vms says 9: the smaller counts"
+    assert said(out, Detail.NODE_CAPACITY) == [("SET", words, {"vcore": 8, "memory": 5, "gpu": 1})]
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 10, "memory": 5, "gpu": 1}))
+    assert len(said(out, Detail.NODE_CAPACITY)) == 1, "another contradiction, though the same counts"
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 8, "memory": 5, "gpu": 1}))
+    assert said(out, Detail.NODE_CAPACITY) == [], "it is none any more, and the same counts"
+
+
+def test_after_a_restart_the_same_contradiction_is_no_event(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    cluster.says("vms", ExternalNode("n", {"vcore": 6}))
+    cluster.restart()
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 6}, {"vcore": 1}))
+    assert said(out, Detail.NODE_CAPACITY) == []
+    assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 1})]
+
+
+def test_a_node_that_a_source_brings_says_who(cluster: Outside) -> None:
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 6}, {"vcore": 1}, schedulable=False))
+    (added,) = [event for event in out.events if event.change is Change.ADD]
+    assert (added.message, added.resource) == ("Node added to the scheduler (sources: vms)", {"vcore": 6})
+    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", "schedulable: false: source vms says so", None)]
+    assert out.facts == [], "the RM did not ask for it"
+    node = cluster.the_node("n")
+    assert (node.sources, node.reported, node.of_rm) == (("vms",), None, False)
+
+
+def test_attributes_of_the_rm_come_first_and_sources_fill_in(cluster: Outside) -> None:
+    item = NodeItem("n", NodeAction.CREATE, {"zone": "rm", NODE_PARTITION: "default"}, {"vcore": 1})
+    cluster.do(UpdateNodes((item,)))
+    cluster.says("b", ExternalNode("n", attributes={"zone": "b", "rack": "b", "row": "b"}))
+    cluster.says("a", ExternalNode("n", attributes={"rack": "a"}))
+    expected = {"zone": "rm", NODE_PARTITION: "default", "rack": "a", "row": "b"}
+    assert cluster.the_node("n").attributes == expected
+    cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"rack": "rm"}),)))
+    assert cluster.the_node("n").attributes == {"rack": "rm", NODE_PARTITION: "default", "zone": "b", "row": "b"}
+    cluster.forgets("b", ExternalNode("n"))
+    assert cluster.the_node("n").attributes == {"rack": "rm", NODE_PARTITION: "default"}
+
+
+def test_a_source_says_that_a_node_is_not_ready(cluster: Outside) -> None:
+    cluster.node("n", vcore=1)
+    out = cluster.says("vms", ExternalNode("n", attributes={NODE_READY_ATTRIBUTE: "false"}))
+    assert said(out, Detail.NODE_READY) == [("SET", "ready: false", None)]
+    assert not cluster.the_node("n").usable
+
+
+# ---- schedulable -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_takes_something_new_only_while_all_say_so(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    out = cluster.says("vms", ExternalNode("n", schedulable=False))
+    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", "schedulable: false: source vms says so", None)]
+    cluster.ask("x", "k", vcore=1)
+    out = cluster.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
+    assert said(out, Detail.NODE_SCHEDULABLE) == [], "it was so already"
+    cluster.says("vms", ExternalNode("n"))
+    assert cluster.placed("x") == {}
+    out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
+    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", "schedulable: true", None)]
+    assert cluster.placed("x") == {"k": "n"}
+
+
+def test_what_a_source_drains_the_rm_cannot_undrain(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    cluster.says("vms", ExternalNode("n", schedulable=False))
+    out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
+    why = "node n is not draining by the RM, but by vms: DRAIN_TO_SCHEDULABLE is not possible"
+    assert out.facts == [RejectedNode("n", why)]
+
+
+@pytest.mark.parametrize("drains", [True, False])
+@pytest.mark.parametrize("part", [ExternalNode("n", {"vcore": 8}), ExternalAllocation("vm", "n", {"vcore": 1})])
+def test_a_lost_source_drains_the_nodes_that_it_takes_part_in_or_keeps_them(
+    cluster: Outside, part: ExternalNode | ExternalAllocation, drains: bool
+) -> None:
+    cluster.node("n", vcore=8)
+    cluster.node("other", vcore=1)
+    cluster.says("vms", part)
+    cluster.sets("vms", SourceState.LIVE, drains=drains)
+    out = cluster.sets("vms", SourceState.STALE, drains=drains, reason="connection refused")
+    lost = [("SET", "schedulable: false: source vms is lost: connection refused", None)]
+    assert said(out, Detail.NODE_SCHEDULABLE) == (lost if drains else [])
+    cluster.ask("x", "k", vcore=5)
+    assert cluster.placed("x") == ({} if drains else {"k": "n"})
+    cluster.check_folds()
+    cluster.restart()
+    cluster.sets("vms", SourceState.LISTING, life="2", drains=drains)
+    assert cluster.the_node("n").usable != drains, "as it was, until everything is listed"
+    cluster.says("vms", part, life="2")
+    out = cluster.sets("vms", SourceState.LIVE, life="2", drains=drains)
+    assert said(out, Detail.NODE_SCHEDULABLE) == ([("SET", "schedulable: true", None)] if drains else [])
+    assert cluster.placed("x") == {"k": "n"}
+
+
+def test_one_object_that_cannot_be_relied_on_drains_its_node_only(cluster: Outside) -> None:
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}), ExternalNode("m", {"vcore": 8}))
+    out = cluster.distrusts("vms", ExternalNode("n"))
+    words = "schedulable: false: source vms cannot be relied on for node n"
+    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", words, None)]
+    assert cluster.the_node("n").named_capacity() == {"vcore": 8}, "what it said last still counts"
+    assert cluster.the_node("m").usable
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}))
+    assert cluster.the_node("n").usable
+
+
+# ---- coming and going ------------------------------------------------------------------------------------------------
+
+
+def on_record(node: Node) -> tuple[object, object]:
+    return node.sources, node.reported
+
+
+def test_the_rm_creates_a_node_that_a_source_brought(cluster: Outside) -> None:
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}))
+    cluster.ask("x", "k", vcore=3)
+    out = cluster.node("n", vcore=5)
+    assert out.facts == [AcceptedNode("n")]
+    assert [event.change for event in out.events] == [Change.SET], "it is no new node"
+    node = cluster.the_node("n")
+    assert (node.of_rm, node.named_capacity(), [*node.allocations]) == (True, {"vcore": 5}, [("x", "k")])
+    again = cluster.node("n", vcore=5)
+    assert [type(fact) for fact in again.facts] == [RejectedNode]
+
+
+def test_the_rm_takes_its_part_away_and_the_source_keeps_the_node(cluster: Outside) -> None:
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}), ExternalAllocation("vm", "n", {"vcore": 1}))
+    cluster.node("n", vcore=5)
+    cluster.do(
+        UpdateAllocations([AskItem("f", "", "default", {"vcore": 1}, tags={FOREIGN: "static"}, node_id="n")]),
+    )
+    cluster.ask("x", "k", vcore=3)
+    out = cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
+    assert [type(fact).__name__ for fact in out.facts] == ["ReleasedAllocation", "UpdatedApplication", "AcceptedNode"]
+    assert said(out, Detail.NODE_DECOMISSION) == [], "it is there"
+    node = cluster.the_node("n")
+    assert (node.of_rm, node.named_capacity(), [held.key for held in node.foreign.values()]) == (
+        False,
+        {"vcore": 8},
+        ["vms/vm"],
+    )
+    assert node.available[0] == 7
+    cluster.ask("x", "again", vcore=7)
+    assert cluster.placed("x") == {"again": "n"}
+    cluster.check_folds()
+
+
+def test_the_rm_takes_a_node_away_that_a_source_only_restricts(cluster: Outside) -> None:
+    cluster.node("n", vcore=5)
+    cluster.says("vms", ExternalNode("n", {"vcore": 4}, brings=False), ExternalAllocation("vm", "n", {"vcore": 1}))
+    out = cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
+    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", None)]
+    assert cluster.partition.foreign == {}
+    entry = cluster.entry("vms", ExternalKind.NODE, "n")
+    assert entry.problem == "node n is not there, and this source does not bring it"
+    assert cluster.entry("vms", ExternalKind.ALLOCATION, "vm").problem == "node n is not there"
+    cluster.node("n", vcore=9)
+    assert (cluster.the_node("n").named_capacity(), entry.problem) == ({"vcore": 4}, "")
+    assert cluster.the_node("n").available[0] == 3
+    cluster.check_folds()
+
+
+def test_a_source_takes_a_node_away_that_only_it_said(cluster: Outside) -> None:
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}))
+    cluster.ask("x", "k", vcore=3)
+    out = cluster.forgets("vms", ExternalNode("n"))
+    (released,) = [fact for fact in out.facts if isinstance(fact, ReleasedAllocation)]
+    assert (released.key, released.message) == ("k", "Node n Removed")
+    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", None)]
+    assert cluster.partition.nodes == {}
+
+
+def test_a_source_takes_its_part_of_the_rms_node_away(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    cluster.ask("x", "k", vcore=3)
+    cluster.says("vms", ExternalNode("n", {"vcore": 4}))
+    out = cluster.forgets("vms", ExternalNode("n"))
+    assert out.facts == []
+    assert said(out, Detail.NODE_CAPACITY) == [("SET", "", {"vcore": 8})]
+    assert on_record(cluster.the_node("n")) == ((), None)
+    cluster.check_folds()
+
+
+def test_what_a_listing_does_not_name_any_more_goes(cluster: Outside) -> None:
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}), ExternalNode("m", {"vcore": 8}))
+    cluster.says("vms", ExternalNode("m", {"vcore": 8}), life="2")
+    cluster.sets("vms", SourceState.LIVE, life="2")
+    assert [*cluster.partition.nodes] == ["m"]
+
+
+def test_one_word_is_taken_as_a_whole(cluster: Outside) -> None:
+    """What moves from one object to another within it was never away: nothing ends."""
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}))
+    cluster.ask("x", "k", vcore=3)
+    gone = ExternalChange(ExternalKind.NODE, "n", None)
+    back = ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 7}))
+    out = cluster.do(UpdateExternal("default", "vms", "1", (gone, back)))
+    assert out.facts == []
+    assert cluster.placed("x") == {"k": "n"}
+
+
+@pytest.mark.parametrize("action", [NodeAction.UPDATE, NodeAction.DECOMISSION])
+def test_the_rm_cannot_change_what_it_did_not_create(cluster: Outside, action: NodeAction) -> None:
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}))
+    out = cluster.do(nodes(action, {"n": {"vcore": 1}}))
+    assert out.facts == [
+        RejectedNode("n", f"node n was brought by vms: CREATE it first, {action.name} is not possible")
+    ]
+    assert cluster.the_node("n").named_capacity() == {"vcore": 8}
+
+
+def test_an_operator_drains_a_node_that_a_source_brought(cluster: Outside) -> None:
+    """Draining comes as the RM's word."""
+    cluster.says("vms", ExternalNode("n", {"vcore": 8}))
+    out = cluster.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
+    assert out.facts == [AcceptedNode("n")]
+    assert not cluster.the_node("n").usable
+    cluster.check_folds()
+    cluster.restart()
+    cluster.says("vms", ExternalNode("n", {"vcore": 9}))
+    assert not cluster.the_node("n").usable
+    assert not cluster.the_node("n").of_rm
+    cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
+    assert on_record(cluster.the_node("n")) == (("vms",), None)
+    assert cluster.the_node("n").usable
+
+
+def test_over_committed_by_a_source_nothing_ends_and_nothing_new_comes(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    cluster.ask("x", "k", vcore=6)
+    out = cluster.says("vms", ExternalNode("n", occupied={"vcore": 4}))
+    assert out.facts == []
+    assert cluster.the_node("n").available == [-2, 0]
+    cluster.ask("x", "more", vcore=1)
+    assert cluster.pending("x") == {"more": "NO_NODE_HAS_ROOM"}
+
+
+def test_a_node_with_too_many_types_is_left_out_and_says_why(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    cluster.node("other", **{f"o{number}": 1 for number in range(TYPES_MAX - 50)})
+    many = {f"t{number}": 1 for number in range(100)}
+    cluster.says("vms", ExternalNode("n", {"vcore": 1, **many}))
+    assert "expected at most 256" in cluster.entry("vms", ExternalKind.NODE, "n").problem
+    assert cluster.the_node("n").named_capacity() == {"vcore": 8}
+    cluster.says("vms", ExternalNode("n", {"vcore": 1}))
+    assert cluster.entry("vms", ExternalKind.NODE, "n").problem == ""
+    assert cluster.the_node("n").named_capacity() == {"vcore": 1}
+
+
+# ---- the RM registers again, partitions come and go ------------------------------------------------------------------
+
+
+def test_a_registration_anew_finds_the_hosts_where_they_were(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    cluster.says("vms", ExternalNode("n", {"vcore": 4}), ExternalNode("m", {"vcore": 3}))
+    cluster.register_again()
+    assert [*cluster.partition.nodes] == ["m", "n"], "both are brought"
+    assert cluster.the_node("n").named_capacity() == {"vcore": 4}
+    cluster.node("n", vcore=2)
+    assert cluster.the_node("n").named_capacity() == {"vcore": 2}
+    cluster.check_folds()
+
+
+def test_what_is_said_of_a_partition_waits_for_it() -> None:
+    cluster = Outside()
+    change = ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4}))
+    out = cluster.do(UpdateExternal("other", "vms", "1", (change,)))
+    assert out.facts == []
+    entry = cluster.core.external.of("other").entry("vms", ExternalKind.NODE, "n")
+    assert entry is not None
+    assert entry.problem == "partition other does not exist"
+
+
+def test_asks_wait_for_a_host_that_comes(cluster: Outside) -> None:
+    cluster.ask("x", "k", vcore=3)
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 4}))
+    assert allocations(out) == [("x", "k", "n")]
+    cluster.ask("x", "more", vcore=3)
+    assert cluster.pending("x") == {"more": "NO_NODE_HAS_ROOM"}
+    out = cluster.says("vms", ExternalNode("n", {"vcore": 6}))
+    assert allocations(out) == [("x", "more", "n")]
+
+
+def test_a_daemon_waits_for_the_host_that_it_needs(cluster: Outside) -> None:
+    cluster.node("other", vcore=8)
+    cluster.do(UpdateAllocations([ask("x", "daemon", vcore=1)._replace(tags={REQUIRED_NODE_TAG: "n"})]))
+    assert cluster.placed("x") == {}
+    cluster.says("vms", ExternalNode("n", {"vcore": 4}))
+    assert cluster.placed("x") == {"daemon": "n"}

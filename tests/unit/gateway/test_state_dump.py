@@ -50,6 +50,7 @@ def answers(partitions: dict[str, tuple[int, int]]) -> dict[str, Any]:
         "partitions": [{"name": name} for name in partitions],
         "resource-manager/configuration": {"config": "text ü\n"},
         "clusters": [{"partition": name} for name in partitions],
+        "external": [{"source": "vms"} for _ in partitions],
     }
     for name, (applications, nodes) in partitions.items():
         at = f"partition/{name}"
@@ -93,6 +94,7 @@ async def test_however_the_answers_are_cut_the_dump_is_whole(seed: int, partitio
         ],
         "nodes": [{"partitionName": name, "nodesInfo": given[f"partition/{name}/nodes"]} for name in partitions],
         "placementRules": [{"partition": name, "rules": [{"name": "provided"}]} for name in partitions],
+        "externalSources": [{"source": "vms"} for _ in partitions],
         "rmDiagnostics": NO_CALLBACK,
     }  # fmt: skip
 

@@ -92,6 +92,9 @@ class StateDump:
             async for part in self._joined([("partition", name, "placementrules")]):
                 yield part
             yield b"]}"
+        yield b'],"externalSources":['
+        async for part in self._joined([("external",)]):
+            yield part
         # 3. what the RM says
         yield b'],"rmDiagnostics":%b}\n' % await _own_words(self._rm_id, own)
 

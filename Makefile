@@ -21,7 +21,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks bench bench-core bench-export bench-derive bench-events openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -70,6 +70,9 @@ simulate-gangs: install-dev ## random lives with gangs, twice under another hash
 
 simulate-callbacks: install-dev ## random lives with an RM that is asked, twice under another hash seed (SEEDS=1000 STEPS=80; SEED=17 for one)
 	@PYTHONPATH=tests $(BIN)/python -m simulation.callbacks $(LIVES)
+
+simulate-external: install-dev ## random lives in which containers and VMs share hosts, twice under another hash seed (SEEDS=1000 STEPS=60; SEED=17 for one)
+	@PYTHONPATH=tests $(BIN)/python -m simulation.external $(LIVES)
 
 check: install-dev ## style, types, who imports whom, stubs and locks
 	$(BIN)/ruff check .

@@ -1,0 +1,367 @@
+"""The laws of lives with other managers: what may be decided with what was told, and what must be on record.
+
+The auditor hears every word that goes in and reads what comes out as others do: answers to the RM, events, records. It
+asks the core nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from muster_bus.log import OutRecord
+from muster_bus.topics import parse_state_key
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.bus.v1 import state_pb2
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core.commands import Command, NodeAction, UpdateNodes
+from muster_scheduler.core.external import ExternalOffer, SourceState
+from muster_scheduler.external import codec
+from simulation import external_wire as wire
+from simulation.books import Amounts, must
+from simulation.external_books import OVER, Books, Effective, Held, Wanted, levels
+from simulation.external_world import POOLS, covers, minus
+
+PREEMPTED = ("PREEMPTED_BY_SCHEDULER", "TIMEOUT")
+
+
+class Laws:
+    """Beside one life.
+
+    :ivar placed: called with each container that was placed, once it is in the books.
+    :ivar gate: (life, sources) that must have passed before anything is decided.
+    """
+
+    def __init__(self, books: Books, tally: Counter[str]) -> None:
+        self.books = books
+        self.tally = tally
+        self.placed: Callable[[Held], None] = lambda held: None
+        self.gate: tuple[str, tuple[str, ...]] = ("", ())
+        self.records: dict[str, dict[tuple[str, ...], bytes]] = {}
+        self._must_end: list[Held] = []
+        self._answers: Counter[tuple[str, bool]] = Counter()
+        self._disputes: dict[str, dict[str, dict[str, int]]] = {}
+
+    # ---- what goes in ----------------------------------------------------------------------------------------------
+
+    def taken(self, command: Command) -> None:
+        """The core takes a command next."""
+        books = self.books
+        before = books.nodes()
+        answers = books.take(command)
+        self._answers.update(answers)
+        after = books.nodes()
+        gone = [node_id for node_id in before if node_id not in after]
+        if isinstance(command, UpdateNodes):
+            taken = [item for item, (_, accepted) in zip(command.nodes, answers, strict=True) if accepted]
+            gone += [item.node_id for item in taken if item.action is NodeAction.DECOMISSION]
+        self.tally["node: gone with its source"] += any(not isinstance(command, UpdateNodes) for _ in gone)
+        self._must_end += [held for held in books.held.values() if held.node_id in gone]
+
+    def registered(self) -> None:
+        """The RM begins anew: all of its nodes come, and what they are is told."""
+        self._must_end.clear()
+        self._disputes.clear()
+
+    # ---- what comes out --------------------------------------------------------------------------------------------
+
+    def heard(self, outputs: list[OutRecord]) -> None:
+        """What one transaction carries."""
+        for output in outputs:
+            if output.topic == wire.TOPICS.state:
+                self._record(output)
+        for output in outputs:
+            must(output.topic != wire.TOPICS.dead_letters, "dead letter", f"{output.headers}")
+            if output.topic == wire.TOPICS.responses:
+                envelope = pb.ResponseEnvelope.FromString(output.value or b"")
+                if envelope.stream:
+                    self._answer(wire.answers(envelope))
+        for held in self._must_end:
+            still = self.books.held.get((held.app_id, held.key)) is held
+            must(not still, "ended", f"{held}: its node is gone, and the RM was not told that it ended")
+        self._must_end.clear()
+        wrong = {name: count for name, count in self._answers.items() if count}
+        must(not wrong, "answer", f"of nodes, accepted or not: {wrong}")
+        self._answers.clear()
+        self.check_records()
+        self._check_disputes(outputs)
+
+    def _record(self, output: OutRecord) -> None:
+        assert output.key is not None
+        _, kind, parts = parse_state_key(output.key)
+        known = self.records.setdefault(kind, {})
+        if output.value is None:
+            must(known.pop(parts, None) is not None, "record", f"tombstone of what was never written: {output.key!r}")
+            return
+        known[parts] = output.value
+
+    def _answer(self, answer: si.AllocationResponse | si.ApplicationResponse | si.NodeResponse) -> None:
+        books = self.books
+        match answer:
+            case si.NodeResponse():
+                self._answers.subtract((each.nodeID, True) for each in answer.accepted)
+                self._answers.subtract((each.nodeID, False) for each in answer.rejected)
+            case si.ApplicationResponse():
+                for new in answer.accepted:
+                    must(new.applicationID in books.apps, "told", f"{new.applicationID} is not the RM's, or is gone")
+                for rejected in answer.rejected:
+                    books.apps.pop(rejected.applicationID, None)
+                for each in answer.updated:
+                    if each.state in OVER:
+                        books.apps.pop(each.applicationID, None)
+                        for name in [name for name in books.wanted if name[0] == each.applicationID]:
+                            del books.wanted[name]
+            case si.AllocationResponse():
+                for allocation in answer.new:
+                    self._new(allocation)
+                for released in answer.released:
+                    self._released(released)
+                for refused in answer.rejectedAllocations:
+                    name = (refused.applicationID, refused.allocationKey)
+                    books.wanted.pop(name, None)
+                    books.reported.pop(name, None)
+                    if not refused.applicationID:
+                        books.foreign.pop(refused.allocationKey, None)
+
+    def _new(self, new: si.Allocation) -> None:
+        books = self.books
+        name = (new.applicationID, new.allocationKey)
+        if not new.applicationID:
+            must(new.allocationKey in books.pods, "told", f"{new.allocationKey} is none that the RM reported")
+            return
+        must(name not in books.held, "twice", f"{name} is held already")
+        held = Held(*name, new.nodeID, wire.amounts(new.resourcePerAlloc), new.priority)
+        echo = books.reported.pop(name, None)
+        if echo is not None:
+            books.held[name] = held
+            return
+        wanted = books.wanted.pop(name, None)
+        must(wanted is not None, "told", f"{held} was not asked for")
+        assert wanted is not None
+        must(wanted.quantities == held.quantities, "told", f"{held} is not as asked: {wanted.quantities}")
+        self._check_gate()
+        self._check_room(held, wanted.required_node)
+        self._check_limits(held)
+        self._check_pools(held)
+        books.held[name] = held
+        self.tally["allocations"] += 1
+        self.placed(held)
+
+    def _released(self, released: si.AllocationRelease) -> None:
+        books = self.books
+        name = (released.applicationID, released.allocationKey)
+        held = books.held.get(name)
+        kind = si.TerminationType.Name(released.terminationType)
+        if kind in PREEMPTED:
+            must(held is not None, "told", f"{name} is told to go ({kind}), and is not the RM's")
+            assert held is not None
+            held.told = kind
+            self.tally[f"told to go: {released.message.split()[0] if released.message else kind}"] += 1
+            return
+        if held is not None:
+            del books.held[name]
+
+    # ---- laws of a placement ---------------------------------------------------------------------------------------
+
+    def _check_gate(self) -> None:
+        """All sources were heard to be complete, or given up, in this life of the informers."""
+        life, names = self.gate
+        for name in names:
+            source = self.books.sources.get(name)
+            passed = source is not None and source.life == life and source.state is not SourceState.LISTING
+            must(passed, "gate", f"something is decided before {name} was heard of in {life}")
+
+    def _check_room(self, held: Held, required_node: str) -> None:
+        books = self.books
+        node = books.effective(held.node_id)
+        must(node is not None, "node", f"{held}: there is no such node")
+        assert node is not None
+        if required_node:
+            must(held.node_id == required_node, "node", f"{held}, must be on {required_node}")
+        else:
+            must(node.schedulable, "unschedulable", f"{held}: the node takes nothing new")
+        free = minus(
+            minus(minus(node.capacity, node.occupied), books.others(held.node_id)), books.containers(held.node_id)
+        )
+        wants = {name: value for name, value in held.quantities.items() if name not in POOLS}
+        if not covers(free, wants):
+            offers = [each for _, _, offers, _ in books.parts(held.node_id) for each in offers]
+            check = "offer" if offers else "over-commit"
+            must(False, check, f"{held}: {free} is free of {node}, with VMs {books.others(held.node_id)}")
+
+    def _check_limits(self, held: Held) -> None:
+        books = self.books
+        app = books.apps.get(held.app_id)
+        must(app is not None, "told", f"{held}: of an application that is gone")
+        assert app is not None
+        for path in levels(app.queue):
+            most, used = books.maximum_of(path), books.used_in(path)
+            for name, value in held.quantities.items():
+                room = most.get(name, used.get(name, 0) + value) - used.get(name, 0)
+                must(value <= room, "queue", f"{held}: {used} of {most} are used in {path}")
+
+    def _check_pools(self, held: Held) -> None:
+        books = self.books
+        for name in POOLS:
+            wants = held.quantities.get(name, 0)
+            if wants:
+                size = books.pool(name)
+                must(size is not None, "pool", f"{held}: there is no pool {name}")
+                assert size is not None
+                must(books.used_of(name) + wants <= size, "pool", f"{held}: {books.used_of(name)} of {size} are used")
+                self.tally["pool: used"] += 1
+
+    # ---- laws of records -------------------------------------------------------------------------------------------
+
+    def check_records(self) -> None:
+        """What is on record is what was said, and what counts of it."""
+        books = self.books
+        self._check_said()
+        nodes = books.nodes()
+        recorded = {parts[1]: value for parts, value in self.records.get("node", {}).items()}
+        if not self.records.get("reg"):
+            return
+        must(
+            nodes.keys() == recorded.keys(),
+            "node record",
+            f"on record are {sorted(recorded)}, there are {sorted(nodes)}",
+        )
+        for node_id, node in nodes.items():
+            self._check_node(node_id, node, state_pb2.NodeObject.FromString(recorded[node_id]))
+
+    def _check_node(self, node_id: str, node: Effective, recorded: state_pb2.NodeObject) -> None:
+        is_so = Effective(
+            nonzero(recorded.capacity),
+            nonzero(recorded.occupied),
+            recorded.schedulable,
+            dict(recorded.attributes),
+            sorted(recorded.sources),
+        )
+        must(is_so.capacity == node.capacity, "merge", f"{node_id}: {is_so.capacity}, should be {node.capacity}")
+        must(is_so.occupied == node.occupied, "merge", f"{node_id}: occupied {is_so.occupied}, not {node.occupied}")
+        must(is_so.schedulable == node.schedulable, "merge", f"{node_id}: schedulable {is_so.schedulable}")
+        must(is_so.attributes == node.attributes, "merge", f"{node_id}: {is_so.attributes}, not {node.attributes}")
+        self.tally["node: with a source"] += bool(node.sources)
+        self.tally["node: the RM's, with a source"] += bool(node.sources) and node_id in self.books.rm_nodes
+        trusted = all(trusts for _, _, _, trusts in self.books.parts(node_id))
+        self.tally["node: held back, a source is lost"] += not trusted
+
+    def _check_disputes(self, outputs: list[OutRecord]) -> None:
+        """Where the RM and a source, or two sources, say different amounts, an event says who says what."""
+        if not self.records.get("reg"):
+            return
+        told: dict[str, list[str]] = {}
+        for output in outputs:
+            if output.topic == wire.TOPICS.events:
+                event = si.EventRecord.FromString(output.value or b"")
+                if event.type == si.EventRecord.NODE and event.message:
+                    told.setdefault(event.objectID, []).append(event.message)
+        before, self._disputes = self._disputes, {}
+        for node_id in self.books.nodes():
+            self._disputes[node_id] = disputes = self.books.disputes(node_id)
+            if not disputes or disputes == before.get(node_id):
+                continue
+            self.tally["node: its capacity is disputed"] += 1
+            words = [
+                f"{f'source {who}' if who else 'the resource manager'} says {value}"
+                for said in disputes.values()
+                for who, value in said.items()
+            ]
+            whole = any(all(word in message for word in words) for message in told.get(node_id, ()))
+            must(whole, "dispute", f"{node_id}: {disputes}, and what is told is {told.get(node_id)}")
+
+    def _check_said(self) -> None:
+        books = self.books
+        recorded = {parts[1]: value for parts, value in self.records.get("source", {}).items()}
+        must(recorded.keys() == books.sources.keys(), "source record", f"{sorted(recorded)}")
+        for name, value in recorded.items():
+            is_so, source = state_pb2.SourceObject.FromString(value), books.sources[name]
+            said = (is_so.state, is_so.life, is_so.drains, is_so.reason)
+            want = (source.state.value, source.life, source.drains, source.reason)
+            must(said == want, "source record", f"{name}: {said}, should be {want}")
+        objects = {
+            (name, kind.value, object_id): said
+            for name, source in books.sources.items()
+            for (kind, object_id), said in source.objects.items()
+        }
+        entries = {parts[1:]: value for parts, value in self.records.get("ext", {}).items()}
+        must(
+            entries.keys() == objects.keys(),
+            "ext record",
+            f"too much {sorted(entries.keys() - objects.keys())}, missing {sorted(objects.keys() - entries.keys())}",
+        )
+        for key, value in entries.items():
+            entry = state_pb2.ExternalRecord.FromString(value)
+            stale, entry.said.stale = entry.said.stale, False  # (a record has both: what was said, and that it is)
+            change, said = codec.from_proto(entry.said), objects[key]
+            have = (change.what, stale, entry.life)
+            must(have == (said.what, said.stale, said.life), "ext record", f"{key}: {have}, should be {said}")
+            if isinstance(said.what, ExternalOffer):
+                self._offer(key, said.what, entry)
+
+    def _offer(self, key: tuple[str, ...], offer: ExternalOffer, entry: state_pb2.ExternalRecord) -> None:
+        """What became of an offer, by its record."""
+        name = (key[0], key[2])
+        before = self.books.offer_states.get(name)
+        self.books.offer_states[name] = entry.offer_state
+        if before != entry.offer_state:
+            self.tally[f"offer: {entry.offer_state}"] += 1
+        if offer.revoked:
+            must(entry.offer_state != "OFFERED", "offer", f"{name} is asked back, and is {entry.offer_state}")
+
+    def is_open(self) -> bool:
+        """All sources passed: something may be decided."""
+        life, names = self.gate
+        sources = [self.books.sources.get(name) for name in names]
+        return all(each is not None and each.life == life and each.state is not SourceState.LISTING for each in sources)
+
+    def check_rest(self) -> None:
+        """Nothing more is decided: then no ask is left that would fit somewhere."""
+        books = self.books
+        preempts = books.document["partitions"][0]["preemption"]["enabled"]
+        if preempts or not self.is_open():
+            return
+        self.tally["rest: looked for asks that would fit"] += bool(books.wanted)
+        nodes = books.nodes()
+        kept = [each.required_node for each in books.wanted.values() if each.required_node]  # free, for daemons
+        free = {
+            node_id: minus(minus(minus(node.capacity, node.occupied), books.others(node_id)), books.containers(node_id))
+            for node_id, node in nodes.items()
+        }
+        for wanted in books.wanted.values():
+            if self._is_limited(wanted):
+                continue
+            wants = {name: value for name, value in wanted.quantities.items() if name not in POOLS}
+            for node_id, node in nodes.items():
+                may = node_id == wanted.required_node if wanted.required_node else node.schedulable
+                may = may and (node_id not in kept or (len(kept) == 1 and node_id == wanted.required_node))
+                must(
+                    not may or not covers(free[node_id], wants),
+                    "left pending",
+                    f"{wanted.app_id}/{wanted.key} {wanted.quantities} would fit on {node_id}: {free[node_id]} is free",
+                )
+
+    def _is_limited(self, wanted: Wanted) -> bool:
+        books = self.books
+        app = books.apps.get(wanted.app_id)
+        if app is None:
+            return True
+        for path in levels(app.queue):
+            most, used = books.maximum_of(path), books.used_in(path)
+            if any(used.get(name, 0) + value > most[name] for name, value in wanted.quantities.items() if name in most):
+                return True
+        for name in POOLS:
+            if value := wanted.quantities.get(name, 0):
+                size = books.pool(name)
+                if size is None or books.used_of(name) + value > size:
+                    return True
+        return False
+
+    def check_end(self) -> None:
+        """Nothing runs any more."""
+        must(not self.books.held, "end", f"{list(self.books.held.values())}")
+
+
+def nonzero(quantities: state_pb2.Quantities) -> Amounts:
+    """By type name, without zeros."""
+    return {name: value for name, value in quantities.values.items() if value}

@@ -1,0 +1,368 @@
+"""One life of a scheduler beside other managers: a machine, its records as on the compacted topic, an auditor.
+
+The machine is the scheduler's own, from the records of the requests to those that it writes; so are its restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+from collections import Counter
+
+from muster_bus.log import OutRecord, Record
+from muster_scheduler import state_codec
+from muster_scheduler.core import invariants
+from muster_scheduler.core.commands import Command
+from muster_scheduler.core.external import SourceState
+from muster_scheduler.external.gate import Gate
+from muster_scheduler.follower import StateFolder
+from muster_scheduler.service.machine import SchedulerMachine
+from simulation import external_wire as wire
+from simulation import external_worlds, worlds
+from simulation.books import SECOND_NS, Amounts, must
+from simulation.external_books import Books, Held
+from simulation.external_chain import Chain
+from simulation.external_informer import Informer, manners
+from simulation.external_laws import Laws
+from simulation.external_rm import ResourceManager
+from simulation.external_world import Lender, LicenceServer, Manager, RackManager, VmManager, World
+from simulation.life import difference, published, sums
+
+BEGIN_NS = 5_000 * SECOND_NS
+BUDGETS = (1, 3, 2000, 2000)
+REST_EVERY, COMPARE_EVERY = 3, 8
+TICKS_MAX = 2_000
+LENDS = bool(os.environ.get("MUSTER_SIMULATION_LENDS"))
+
+
+class ExternalLife:
+    """A life whose steps the dice make.
+
+    :param informed: False: nobody tells the scheduler what other managers do. (The RM and they do the same.)
+    :param check_core: look at the core's own invariants too; not where the auditor alone must notice.
+    :ivar digest: of everything that came out.
+    :ivar over_commits: placements by which a host had more on it than it has.
+    :ivar story: what happened, when it is to be told.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        tally: Counter[str] | None = None,
+        *,
+        informed: bool = True,
+        check_core: bool = True,
+        story: list[str] | None = None,
+    ) -> None:
+        self.dice = dice = random.Random(seed)
+        self.tally: Counter[str] = tally if tally is not None else Counter()
+        self.now_ns = BEGIN_NS
+        self.steps = 0
+        self.over_commits: list[str] = []
+        self.story = story
+        self.digest = hashlib.sha256()
+        self.topic: dict[bytes, bytes] = {}
+        self._chained = seed % 3 == 2
+        self._number = dice.randrange(external_worlds.WORLDS)
+        self.document = external_worlds.world(self._number, 0)
+        self.books = Books(self.document)
+        self.laws = Laws(self.books, self.tally)
+        self.laws.placed = self._placed
+        self.world = World(dice, self._containers)
+        self.managers: list[Manager] = [VmManager(self.world, dice, self.tally)]
+        self.lender: Lender | None = None
+        if dice.random() < 0.4:
+            self.managers.append(RackManager(self.world, dice, self.tally))
+        if dice.random() < 0.5 and LENDS:
+            self.lender = Lender(self.world, dice, self.tally)
+            self.managers.append(self.lender)
+        if dice.random() < 0.5:
+            self.managers.append(LicenceServer(dice, self.tally))
+        self._loop = asyncio.new_event_loop()
+        self.informers = [self._informer(each) for each in self.managers] if informed else []
+        self.rm = ResourceManager(dice, self.world, self.books, self.tally)
+        self._budget = dice.choice(BUDGETS)
+        self._check_core = check_core
+        self._offset = 0
+        self._life = 1
+        self._uuids = 0
+        self._follower = StateFolder()
+        self._follower.settle()
+        self._registered = False
+        self._machine = self._new_machine()
+        self._machine.folded(self.now_ns)
+
+    def _informer(self, manager: Manager) -> Informer | Chain:
+        """In every third life those that it really has; else one that says it in any order and in any pieces."""
+        if self._chained:
+            return Chain(manager, self.dice, manners(self.dice), self.tally, self._loop)
+        return Informer(manager, self.dice, manners(self.dice), self.tally)
+
+    def _containers(self, host_id: str) -> Amounts:
+        return self.books.containers(host_id)
+
+    # ---- processes -------------------------------------------------------------------------------------------------
+
+    def _new_machine(self) -> SchedulerMachine:
+        names = tuple(each.name for each in self.informers)
+        life = f"life-{self._life}"
+        gate = Gate(life, {wire.RM: tuple(("default", name) for name in names)}) if names else Gate()
+        self.laws.gate = (life, names)
+        for each in self.informers:
+            if each.life != life:
+                each.begin(life)
+        return SchedulerMachine(wire.TOPICS, self._uuid, "", self._budget, gate=gate)
+
+    def _uuid(self) -> str:
+        self._uuids += 1
+        return f"uuid-{self._uuids}"
+
+    def _begin(self) -> None:
+        """The sources speak before the RM registers, or after it."""
+        first = self.dice.random() < 0.5
+        if first:
+            self._sources()
+        self._register()
+        self._do(*self.rm.begin())
+        if not first:
+            self._sources()
+
+    def _register(self) -> None:
+        self._say("  the RM registers")
+        self.books.registered(self.document)
+        self.laws.registered()
+        self._registered = True
+        self._apply([], wire.registration(worlds.text_of(self.document)))
+
+    def _register_anew(self) -> None:
+        self.tally["RM: registered anew"] += 1
+        report = self.rm.report()
+        self._register()
+        for command in report:
+            self._do(command)
+        left = list(self.books.reported)
+        must(not left, "answer", f"{left} were reported, and are neither known nor refused")
+
+    def _restart(self, *, another_life: bool) -> None:
+        """The process is killed, or the partition goes to another one: all that stays are the records."""
+        self._say(f"  a restart{', of the informers too' if another_life else ''}")
+        self.tally[f"restart: {'of everything' if another_life else 'informers go on'}"] += 1
+        self.compare()
+        if another_life:
+            self._life += 1
+        machine = self._new_machine()
+        for key, value in self._shuffled():
+            machine.fold(Record(wire.TOPICS.state, 0, 0, 0, key, value))
+        machine.folded(self.now_ns)
+        self._machine = machine
+        self._settle()
+
+    def _shuffled(self) -> list[tuple[bytes, bytes]]:
+        records = list(self.topic.items())
+        random.Random(self.steps).shuffle(records)
+        return records
+
+    # ---- one step --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One more step."""
+        dice = self.dice
+        self.steps += 1
+        self.now_ns += dice.choice([0, 1, 1, 5, 20, 31]) * SECOND_NS
+        self._say(f"step {self.steps}, {self.now_ns / SECOND_NS:g} s:")
+        self._settle()
+        for manager in self.managers:
+            manager.plan()
+        self._hear_returned()
+        fate = dice.random()
+        if fate < 0.015:
+            self._register_anew()
+        elif fate < 0.03:
+            self._reconfigure()
+        words = [word for each in self.informers for word in each.words(self.now_ns)]
+        commands = self.rm.commands()
+        if dice.random() < 0.5:
+            self._do(*self._mixed(words, commands))
+        elif dice.random() < 0.7:
+            self._do(*words)
+            self._do(*commands)
+        else:
+            self._do(*commands)
+            self._do(*words)  # (too late for what was decided first)
+        self._settle()
+        if self.steps % REST_EVERY == 0:
+            self.laws.check_rest()
+        if self.steps % COMPARE_EVERY == 0:
+            self.compare()
+        if fate > 0.97:
+            self._restart(another_life=fate > 0.98)
+
+    def _mixed(self, words: list[Command], commands: list[Command]) -> list[Command]:
+        """Each in its order, one among the other."""
+        queues = [list(words), list(commands)]
+        found: list[Command] = []
+        while any(queues):
+            found.append(self.dice.choice([each for each in queues if each]).pop(0))
+        return found
+
+    def _sources(self) -> None:
+        self._do(*(word for each in self.informers for word in each.words(self.now_ns)))
+
+    def _hear_returned(self) -> None:
+        if self.lender is not None:
+            states = self.books.offer_states.items()
+            self.lender.hear(
+                {offer for (name, offer), state in states if name == self.lender.name and state == "RETURNED"}
+            )
+
+    def _reconfigure(self) -> None:
+        self._say("  another configuration")
+        self.document = external_worlds.world(self._number, self.dice.randrange(external_worlds.VARIANTS))
+        self.books.configure(self.document)
+        self._apply([], wire.configuration(worlds.text_of(self.document)))
+
+    def _do(self, *commands: Command) -> None:
+        """One batch of requests."""
+        if not commands:
+            return
+        for command in commands:
+            self._say(f"  {command}")
+            self.laws.taken(command)
+        self._apply([wire.value_of(command) for command in commands])
+
+    def _apply(self, values: list[bytes], *more: bytes) -> None:
+        records = []
+        for value in (*values, *more):
+            records.append(wire.record(self._offset, value))
+            self._offset += 1
+        self._heard(self._machine.apply(records, self.now_ns))
+        self._settle()
+
+    def _settle(self) -> None:
+        """What is due happens, until nothing is."""
+        for _ in range(TICKS_MAX):
+            due_ns = self._machine.next_deadline_ns()
+            if due_ns is None or due_ns > self.now_ns:
+                return
+            self._heard(self._machine.tick(self.now_ns))
+        must(False, "rest", "the machine does not come to rest")
+
+    def _heard(self, outputs: list[OutRecord]) -> None:
+        for output in outputs:
+            self.digest.update(wire.canonical(output))
+            if output.topic != wire.TOPICS.state:
+                continue
+            assert output.key is not None
+            if output.value is None:
+                self.topic.pop(output.key, None)
+            else:
+                self.topic[output.key] = output.value
+            self._follower.take(Record(wire.TOPICS.state, 0, 0, 0, output.key, output.value))
+        self.laws.heard(outputs)
+        if self._check_core:
+            for state in self._machine.rms.values():
+                invariants.check(state.core, exhausted=state.core.exhausted)
+
+    def _placed(self, held: Held) -> None:
+        """A container was placed: what has the host really?"""
+        host = self.world.hosts.get(held.node_id)
+        if host is None or not host.managed:
+            return
+        room = self.world.room(held.node_id)
+        wants = {name: 0 for name in held.quantities if name in host.physical}
+        if all(room.get(name, 0) >= 0 for name in wants):
+            return
+        self.over_commits.append(f"{held}: {room} is really free")
+        if self.informers:
+            told = all(self._is_told(each.manager, held.node_id) for each in self.informers)
+            must(not told, "over-commit", f"{held}: {room} is really free, and the scheduler had been told")
+            self.tally["over-commit: not told in time"] += 1
+
+    def _is_told(self, manager: Manager, host_id: str) -> bool:
+        """Whether the scheduler knows all of a manager that concerns a host."""
+        source = self.books.sources.get(manager.name)
+        if source is None or source.state is not SourceState.LIVE:
+            return False
+        about = {key: what for key, what in manager.objects.items() if getattr(what, "node_id", None) == host_id}
+        said = {
+            key: (each.what, each.stale)
+            for key, each in source.objects.items()
+            if getattr(each.what, "node_id", None) == host_id
+        }
+        return said == {key: (what, False) for key, what in about.items()}
+
+    # ---- the records -----------------------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """Folded, followed and lived, the state is the same."""
+        folder = StateFolder()
+        for key, value in self._shuffled():
+            folder.take(Record(wire.TOPICS.state, 0, 0, 0, key, value))
+        folder.settle()
+        for name, each in (("fold", folder), ("follow", self._follower)):
+            found = _published(each)
+            topic = {key: value for key, value in self.topic.items() if not _is_of_rm(key)}
+            must(found == topic, name, difference(found, topic))
+            if wire.RM in each.rms:
+                core, live = each.rms[wire.RM].core, self._machine.rms[wire.RM].core
+                must(sums(core) == sums(live), name, difference(sums(core), sums(live)))
+
+    def live(self, steps: int) -> None:
+        """Many steps, and the end. Raises AuditFailure, or what the core raises."""
+        try:
+            self._begin()
+            for _ in range(steps):
+                self.step()
+            self.end()
+        finally:
+            for each in self.informers:
+                each.close()
+            self._loop.close()
+
+    def end(self) -> None:
+        """Everything is told; what was told to go goes; then all of it ends."""
+        for number in range(6):
+            self.steps += 1
+            self.now_ns += 31 * SECOND_NS
+            self._say(f"end {number}:")
+            self._settle()
+            self._hear_returned()
+            self._do(*(word for each in self.informers for word in each.everything(self.now_ns)))
+            self._do(*self.rm.confirm())
+        self._check_told()
+        self.laws.check_rest()
+        self._do(*self.rm.wind_up())
+        self.now_ns += 100 * SECOND_NS
+        self._settle()
+        self._do(*self.rm.wind_up())
+        self._settle()
+        self.compare()
+        self.laws.check_end()
+
+    def _check_told(self) -> None:
+        """In the end the scheduler knows all that the managers have, as it is."""
+        for each in self.informers:
+            source = self.books.sources[each.name]
+            must(source.state is SourceState.LIVE, "told", f"{each.name} is {source.state}")
+            said = {key: (said.what, said.stale) for key, said in source.objects.items()}
+            is_so = {key: (what, False) for key, what in each.manager.objects.items()}
+            must(said == is_so, "told", f"{each.name}: {difference(said, is_so)}")
+
+    def _say(self, line: str) -> None:
+        if self.story is not None:
+            self.story.append(line)
+
+
+def _is_of_rm(key: bytes) -> bool:
+    return key.split(b"/")[1] in (b"rm", b"reg")
+
+
+def _published(folder: StateFolder) -> dict[bytes, bytes]:
+    """Everything that a folder has, as records."""
+    found = published(folder.rms[wire.RM].core) if wire.RM in folder.rms else {}
+    for source in folder.books_of(wire.RM).all_sources():
+        for each in (source, *source.entries.values()):
+            found[state_codec.key_of(wire.RM, source.partition, each)] = state_codec.encode(source.partition, each)
+    return found

@@ -1,0 +1,141 @@
+"""What the RM and the sources say, as records of the requests; and what a machine writes, read again."""
+
+from __future__ import annotations
+
+from muster_bus.log import OutRecord, Record
+from muster_bus.topics import Topics
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core.commands import (
+    AskItem,
+    Command,
+    NodeItem,
+    ReleaseItem,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_scheduler.core.external import SetSource, UpdateExternal
+from muster_scheduler.external import codec
+from simulation.books import Amounts
+
+RM = "rm"
+TOPICS = Topics(partitions=1)
+# All events are made, so that all are audited.
+EXTRA = {"event.requestEventsEnabled": "true"}
+
+
+def value_of(command: Command) -> bytes:
+    """The command as the value of a record of the requests."""
+    match command:
+        case UpdateExternal():
+            return codec.encode(RM, command.partition, command.source, command.life, command.changes)
+        case SetSource():
+            note = codec.SourceNote(command.state, command.drains, command.reason)
+            return codec.encode(RM, command.partition, command.source, command.life, (), note)
+    envelope = pb.RequestEnvelope(rm_id=RM, request_id="r")
+    match command:
+        case UpdateNodes():
+            envelope.node = si.NodeRequest(nodes=[_node(item) for item in command.nodes], rmID=RM).SerializeToString()
+        case UpdateApplications():
+            request = si.ApplicationRequest(rmID=RM)
+            for new in command.new:
+                owner = si.UserGroupInformation(user=new.user, groups=new.groups)
+                request.new.add(applicationID=new.app_id, queueName=new.queue, partitionName=new.partition, ugi=owner)
+            for partition, app_id in command.remove:
+                request.remove.add(applicationID=app_id, partitionName=partition)
+            envelope.application = request.SerializeToString()
+        case UpdateAllocations():
+            asked = si.AllocationRequest(allocations=[_allocation(item) for item in command.asks], rmID=RM)
+            if command.releases:
+                asked.releases.allocationsToRelease.extend(_release(item) for item in command.releases)
+            envelope.allocation = asked.SerializeToString()
+        case _:
+            raise TypeError(type(command))
+    return envelope.SerializeToString()
+
+
+def registration(config: str) -> bytes:
+    """The RM registers."""
+    request = si.RegisterResourceManagerRequest(
+        rmID=RM, version="1", policyGroup="queues", config=config, extraConfig=EXTRA
+    )
+    return pb.RequestEnvelope(rm_id=RM, request_id="r", register=request.SerializeToString()).SerializeToString()
+
+
+def configuration(config: str) -> bytes:
+    """The RM sends another configuration."""
+    request = si.UpdateConfigurationRequest(rmID=RM, policyGroup="queues", config=config)
+    return pb.RequestEnvelope(rm_id=RM, request_id="r", configuration=request.SerializeToString()).SerializeToString()
+
+
+def record(offset: int, value: bytes) -> Record:
+    """A record of the requests."""
+    return Record(TOPICS.requests, 0, offset, 0, RM.encode(), value)
+
+
+def answers(envelope: pb.ResponseEnvelope) -> si.AllocationResponse | si.ApplicationResponse | si.NodeResponse:
+    """What is in an answer to one of the RM's streams."""
+    match envelope.stream:
+        case pb.STREAM_ALLOCATION:
+            return si.AllocationResponse.FromString(envelope.response)
+        case pb.STREAM_APPLICATION:
+            return si.ApplicationResponse.FromString(envelope.response)
+        case _:
+            return si.NodeResponse.FromString(envelope.response)
+
+
+def canonical(output: OutRecord) -> bytes:
+    """What a record says, whatever order the maps in it have: that is the serializer's own."""
+    value = output.value
+    if value is not None and output.topic == TOPICS.responses:
+        envelope = pb.ResponseEnvelope.FromString(value)
+        if envelope.stream:
+            envelope.response = answers(envelope).SerializeToString(deterministic=True)
+        value = envelope.SerializeToString(deterministic=True)
+    elif value is not None and output.topic == TOPICS.events:
+        value = si.EventRecord.FromString(value).SerializeToString(deterministic=True)
+    return repr((output.topic, output.key, value)).encode()
+
+
+def amounts(resource: si.Resource) -> Amounts:
+    """Quantities by type name."""
+    return {name: quantity.value for name, quantity in resource.resources.items()}
+
+
+def _resource(quantities: Amounts) -> si.Resource:
+    return si.Resource(resources={name: si.Quantity(value=value) for name, value in quantities.items()})
+
+
+def _node(item: NodeItem) -> si.NodeInfo:
+    info = si.NodeInfo(nodeID=item.node_id, action=int(item.action), attributes=item.attributes)  # type: ignore[arg-type]
+    if item.capacity is not None:
+        info.schedulableResource.CopyFrom(_resource(item.capacity))
+    if item.occupied is not None:
+        info.occupiedResource.CopyFrom(_resource(item.occupied))
+    return info
+
+
+def _allocation(item: AskItem) -> si.Allocation:
+    return si.Allocation(
+        allocationKey=item.key,
+        applicationID=item.app_id,
+        partitionName=item.partition,
+        nodeID=item.node_id,
+        resourcePerAlloc=_resource(item.quantities),
+        allocationTags=item.tags,
+        priority=item.priority,
+        preemptionPolicy=si.PreemptionPolicy(
+            allowPreemptSelf=item.allow_preempt_self, allowPreemptOther=item.allow_preempt_other
+        ),
+    )
+
+
+def _release(item: ReleaseItem) -> si.AllocationRelease:
+    return si.AllocationRelease(
+        partitionName=item.partition,
+        applicationID=item.app_id,
+        allocationKey=item.key,
+        terminationType=int(item.termination),  # type: ignore[arg-type]
+        message=item.message,
+    )

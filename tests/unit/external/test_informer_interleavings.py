@@ -40,6 +40,7 @@ STEPS = st.one_of(
     st.tuples(st.just("nobody's")),
     st.tuples(st.just("spoil"), NAMES),
     st.tuples(st.just("twice"), NAMES, AMOUNTS),
+    st.tuples(st.just("nobody's in the listing")),
     st.tuples(st.just("mend")),
     st.tuples(st.just("list fails")),
     st.tuples(st.just("watch fails"), st.booleans()),
@@ -172,6 +173,8 @@ async def step(life: Life, what: tuple[Any, ...]) -> None:
             manager.spoilt["node", name] = {"id": name, "capacity": {"vcore": "many"}}
         case "twice", name, amount:
             manager.extra.append(node(name, amount))
+        case ("nobody's in the listing",):
+            manager.extra.append({"capacity": {}})
         case ("mend",):
             manager.spoilt.clear()
             manager.extra.clear()

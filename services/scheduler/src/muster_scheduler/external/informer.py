@@ -84,7 +84,8 @@ NOT_WHOLE = "a part of its listing cannot be read, and it cannot be told whose t
 SLICE = 64
 # A watch that held for so long was good: the next failure is the first one of a new row.
 _SETTLED_S = 5.0
-_DELETIONS_MAX = 10_000
+# What is remembered of objects that are not in the store: bounds for sources that never stop making up names.
+_DELETIONS_MAX = _UNREAD_MAX = 10_000
 _STATE_NUMBERS = {SourceState.LISTING: 0, SourceState.LIVE: 1, SourceState.STALE: 2}
 
 OnState = Callable[[SourceState, str], None]
@@ -521,6 +522,8 @@ class SharedIndexInformer:
         an earlier life.)"""
         if self.store.kept(key) is None:
             self._unread[key] = None
+            if len(self._unread) > _UNREAD_MAX:
+                del self._unread[next(iter(self._unread))]
         for registration in self._registrations if registrations is None else registrations:
             if what := self.store.get(*key):
                 with suppress(Exception):  # a predicate that fails was told of

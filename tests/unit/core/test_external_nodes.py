@@ -6,15 +6,18 @@ from typing import NamedTuple
 
 import pytest
 from builders import allocations, ask, nodes
+from muster_scheduler.core import invariants
 from muster_scheduler.core.commands import (
     AskItem,
     NodeAction,
     NodeItem,
     UpdateAllocations,
+    UpdateConfiguration,
     UpdateNodes,
 )
 from muster_scheduler.core.external import (
     ExternalAllocation,
+    ExternalApplication,
     ExternalChange,
     ExternalKind,
     ExternalNode,
@@ -25,6 +28,7 @@ from muster_scheduler.core.objects import Node
 from muster_scheduler.core.outcome import (
     AcceptedNode,
     Change,
+    ConfigurationAnswer,
     Detail,
     EventType,
     Outcome,
@@ -32,6 +36,8 @@ from muster_scheduler.core.outcome import (
     ReleasedAllocation,
 )
 from muster_scheduler.core.resources import TYPES_MAX
+from muster_scheduler.core.scheduler import SchedulerCore
+from muster_scheduler.queue_yaml import load_queue_config
 from muster_si.constants import FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE, REQUIRED_NODE_TAG
 from outside import Outside
 
@@ -413,3 +419,74 @@ def test_a_daemon_waits_for_the_host_that_it_needs(cluster: Outside) -> None:
     assert cluster.placed("x") == {}
     cluster.says("vms", ExternalNode("n", {"vcore": 4}))
     assert cluster.placed("x") == {"daemon": "n"}
+
+
+def test_a_registration_anew_says_that_what_sources_brought_goes_and_comes(cluster: Outside) -> None:
+    cluster.says("vms", ExternalNode("n", {"vcore": 4}), ExternalApplication("tenant", "root.a", "vic"))
+    cluster.says("vms", ExternalAllocation("vm", "n", {"vcore": 1}, "tenant"))
+    ended = cluster.core.end(cluster.now_ns)
+    begun = SchedulerCore(cluster.core.config, external=cluster.core.external).start(cluster.now_ns)
+    for out, change in ((ended, Change.REMOVE), (begun, Change.ADD)):
+        told = {(each.type, each.object_id, each.reference_id) for each in out.events if each.change is change}
+        assert {
+            (EventType.NODE, "n", ""),
+            (EventType.APP, "tenant", ""),
+            (EventType.APP, "tenant", "vm"),
+            (EventType.NODE, "n", "vm"),
+            (EventType.USERGROUP, "vic", "root.a"),
+        } <= told
+        assert out.facts == []
+
+
+def partitions(*names: str) -> UpdateConfiguration:
+    listed = ", ".join(
+        f"{{name: {name}, queues: [{{name: root, submitacl: '*', queues: [{{name: a}}]}}]}}" for name in names
+    )
+    config, problems = load_queue_config(f"partitions: [{listed}]")
+    assert config is not None, problems
+    return UpdateConfiguration(config)
+
+
+def test_a_partition_that_comes_finds_what_was_said_of_it_and_one_that_goes_leaves_it() -> None:
+    core = SchedulerCore(partitions("default").config)
+    core.start(1)
+    entries = (
+        ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4})),
+        ExternalChange(ExternalKind.APPLICATION, "tenant", ExternalApplication("tenant", "root.a")),
+        ExternalChange(ExternalKind.ALLOCATION, "vm", ExternalAllocation("vm", "n", {"vcore": 1}, "tenant")),
+        ExternalChange(ExternalKind.ALLOCATION, "other", ExternalAllocation("other", "n", {"vcore": 1})),
+    )
+    core.apply(UpdateExternal("gpu", "vms", "1", entries), 1)
+    books = core.external.of("gpu")
+    assert {entry.problem for entry in books.entries()} == {"partition gpu does not exist"}
+    core.apply(partitions("default", "gpu"), 2)
+    invariants.check(core)
+    assert {entry.problem for entry in books.entries()} == {""}
+    assert core.partitions["gpu"].nodes["n"].available == [2, 0]
+    out = core.apply(partitions("default"), 3)
+    assert [fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationAnswer)] == [()]
+    assert [type(fact) for fact in out.facts] == [ConfigurationAnswer]
+    assert {entry.problem for entry in books.entries()} == {"partition gpu does not exist"}
+    invariants.check(core)
+
+
+def test_the_rms_nodes_still_keep_a_partition() -> None:
+    core = SchedulerCore(partitions("default", "gpu").config)
+    core.start(1)
+    core.apply(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 1}, partition="gpu"),)), 1)
+    core.apply(UpdateExternal("gpu", "vms", "1", (ExternalChange(ExternalKind.NODE, "n", ExternalNode("n")),)), 1)
+    assert core.obstacles(partitions("default").config) == (
+        "partition gpu has 1 nodes and 0 applications and cannot be removed",
+    )
+
+
+def test_a_node_of_the_rm_is_meant_where_a_source_brought_one_of_its_name_elsewhere() -> None:
+    core = SchedulerCore(partitions("default", "gpu").config)
+    core.start(1)
+    core.apply(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 1}, partition="gpu"),)), 1)
+    core.apply(
+        UpdateExternal("", "vms", "1", (ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4})),)), 1
+    )
+    out = core.apply(UpdateNodes((NodeItem("n", NodeAction.DRAIN_NODE),)), 1)
+    assert out.facts == [AcceptedNode("n")]
+    assert [part.nodes["n"].usable for part in core.partitions.values()] == [True, False]

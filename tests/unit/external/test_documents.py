@@ -69,7 +69,7 @@ def test_there_and_back(what: ExternalObject, version: int | None) -> None:
     assert read_identity(document) == said[:3]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     document=st.one_of(
         JUNK,

@@ -22,7 +22,7 @@ from muster_scheduler.external.handlers.default import make_handler
 from muster_scheduler.external.store import Key
 from unit.external.faking import Running, node, settled
 
-EXAMPLES = int(os.environ.get("MUSTER_INFORMER_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("MUSTER_INFORMER_EXAMPLES", "80"))
 TOPICS = Topics(partitions=2)
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e"])

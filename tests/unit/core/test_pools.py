@@ -82,13 +82,15 @@ def test_the_smallest_quantity_counts_less_what_all_say_that_others_use() -> Non
 
 def test_a_pool_that_shrinks_below_its_use_takes_nothing_back_and_gives_nothing() -> None:
     quota = "preemption: {quotapreemptionenabled: true},"
-    queues = "{name: root, submitacl: '*', properties: {quota.preemption.delay: 1s}, queues: [{name: a}]}"
-    cluster = Outside(queues, partition=quota)
+    delayed = "{name: root, submitacl: '*', properties: {quota.preemption.delay: 1s}, queues: [{name: a}]}"
+    cluster = Outside(partition=quota)
     cluster.node("n1", vcore=100)
     cluster.app("app", "root.a")
     cluster.says("flex", POOL)
-    cluster.ask("app", "one", wanted=4, vcore=1, license=1)
+    item = ask_item("app", "one", wanted=4, vcore=1, license=1)._replace(allow_preempt_self=True)
+    cluster.do(UpdateAllocations([item]))
     cluster.says("flex", ExternalPool("license", 2))
+    assert cluster.reload(delayed, partition=quota) == ()
     cluster.wait(3600)
     held = cluster.application("app").allocations
     assert len(held) == 4
@@ -113,6 +115,17 @@ def test_a_pool_that_goes_leaves_its_type_to_the_nodes() -> None:
     assert cluster.pending("app") == {"four": "NO_NODE_HAS_ROOM"}
     assert not cluster.partition.types.pooled
     assert cluster.application("app").bounds == cluster.queue("root.a").line
+    cluster.check_folds()
+
+
+def test_a_node_is_not_kept_free_for_what_only_a_pool_had() -> None:
+    cluster = licensed()
+    cluster.ask("app", "one", vcore=1)
+    cluster.ask("other", "large", vcore=100, license=1)
+    cluster.wait(3)
+    assert cluster.application("other").asks["large"].reserved is cluster.the_node("n1")
+    cluster.forgets("flex", POOL)
+    assert cluster.application("other").asks["large"].reserved is None
     cluster.check_folds()
 
 

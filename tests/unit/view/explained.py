@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from builders import nodes
+from builders import SECOND_NS, nodes
 from muster_scheduler.core import preemption
 from muster_scheduler.core.commands import (
     Answer,
@@ -25,7 +25,14 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
 )
 from muster_scheduler.core.config import PreemptionConfig
-from muster_scheduler.core.external import SetSource, SourceState
+from muster_scheduler.core.external import (
+    ExternalChange,
+    ExternalKind,
+    ExternalOffer,
+    SetSource,
+    SourceState,
+    UpdateExternal,
+)
 from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.objects import PreemptionRule
 from muster_scheduler.core.outcome import Outcome, PredicatesAsked
@@ -437,11 +444,25 @@ def by_quota() -> dict[str, Any]:
     return told(arena)
 
 
+def wanted_back() -> dict[str, Any]:
+    arena = one_queue()
+    arena.want("app", "small", vcore=2_000)
+    arena.want("app", "large", vcore=6_000)
+    lent = ExternalOffer("o-17", "n1", {"vcore": 2_000})
+    rest = ExternalOffer("o-18", "n1", {"vcore": 6_000})
+    for offers in ((lent, rest), (replace(lent, revoked=True, grace_ns=60 * SECOND_NS),)):
+        changes = tuple(ExternalChange(ExternalKind.OFFER, each.offer_id, each) for each in offers)
+        arena.do(UpdateExternal("default", "mesos", "1", changes))
+    arena.wait(60)
+    return told(arena)
+
+
 RULES: dict[PreemptionRule, Callable[[], dict[str, Any]]] = {
     PreemptionRule.GUARANTEE: by_guarantee,
     PreemptionRule.PRIORITY: by_priority,
     PreemptionRule.REQUIRED_NODE: for_a_daemon,
     PreemptionRule.QUOTA: by_quota,
+    PreemptionRule.REVOKED: wanted_back,
 }
 
 

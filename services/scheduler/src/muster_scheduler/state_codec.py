@@ -397,6 +397,7 @@ def _external(what: ExternalEntry) -> bytes:
         offer_state=what.offer_state or "",
         idle_since_ns=what.idle_since_ns,
         deadline_ns=what.deadline_ns,
+        withdrawn=what.withdrawn,
     )
     recorded.said.stale = what.stale
     return recorded.SerializeToString(deterministic=True)
@@ -668,5 +669,6 @@ def _fold_external(books: ExternalBooks, recorded: pb.ExternalRecord) -> None:
             OfferState(recorded.offer_state) if recorded.offer_state else None,
             recorded.idle_since_ns,
             recorded.deadline_ns,
+            recorded.withdrawn,
         ),
     )

@@ -246,6 +246,8 @@ class Cycle:
             for tracker in trackers:
                 tracker.allocated[number] += value
         partition.figures.changed(node)
+        if node.lent:
+            partition.offers.moved[node.node_id] = None
         if node.index_key is not None:  # else it is draining, or kept free
             partition.index.move(node, partition.node_books.score(node))
         out.touch(allocation, partition.name)

@@ -77,6 +77,7 @@ class ExternalEntry:
     :ivar problem: why it does not count; "": it does (or there is no core that could tell).
     :ivar offer_state: of an offer; None: it is none. ``idle_since_ns`` (0: it is needed) and ``deadline_ns`` (0: none,
         else when what runs there is preempted) likewise.
+    :ivar withdrawn: of an offer: its source says nothing of it any more; it goes when nothing needs it.
     """
 
     owner: SourceEntry
@@ -90,6 +91,7 @@ class ExternalEntry:
     offer_state: OfferState | None = None
     idle_since_ns: int = 0
     deadline_ns: int = 0
+    withdrawn: bool = False
     gone: bool = False
     published: bool = False
 
@@ -230,6 +232,12 @@ class PartitionBooks:
             case ExternalPool():
                 _drop(self.pools, entry.said.resource_type, entry)
 
+    def forget(self, entry: ExternalEntry) -> None:
+        """Takes an entry out."""
+        self.unfile(entry)
+        del entry.owner.entries[entry.kind, entry.object_id]
+        entry.gone = True
+
     def _on(self, node_id: str) -> OnNode:
         found = self.nodes.get(node_id)
         if found is None:
@@ -273,11 +281,14 @@ class ExternalBooks:
             sources = self.partitions[name].sources
             yield from (sources[source] for source in sorted(sources))
 
-    def apply(self, command: UpdateExternal | SetSource, now_ns: int) -> list[Changed]:
+    def apply(self, command: UpdateExternal | SetSource, now_ns: int, *, lends: bool = False) -> list[Changed]:
         """Takes what a source says; gives what changed by it, in order.
 
         A life that another one has replaced says nothing any more: an informer of a process that is gone may still have
         had records on their way. An object that is said unchanged is a change only where the life is another.
+
+        :param lends: an offer that is said no more is *withdrawn*, and goes when nothing needs it (``offers.py``).
+            False: nothing could, and it goes at once.
         """
         books = self.of(partition_name(command.partition))
         changed: list[Changed] = []
@@ -294,14 +305,14 @@ class ExternalBooks:
                 owner.past = (*owner.past, owner.life)[-PAST_LIVES_MAX:]
                 owner.life = command.life
         if isinstance(command, SetSource):
-            self._set(books, owner, command, began, now_ns, changed)
+            self._set(books, owner, command, began, now_ns, changed, lends=lends)
             return changed
         if began:  # (what comes before the first note of a life is of its listing)
             if owner.state is not SourceState.LISTING:
                 owner.state, owner.since_ns = SourceState.LISTING, now_ns
             changed.append(Changed(owner, counts=False))
         for change in command.changes:
-            self._take(books, owner, change, now_ns, changed)
+            self._take(books, owner, change, now_ns, changed, lends=lends)
         return changed
 
     def _set(
@@ -312,12 +323,14 @@ class ExternalBooks:
         began: bool,
         now_ns: int,
         changed: list[Changed],
+        *,
+        lends: bool,
     ) -> None:
         state = command.state
         if state is SourceState.LIVE:
             unnamed = [entry for entry in owner.entries.values() if entry.life != owner.life]
             for entry in sorted(unnamed, key=lambda each: each.order):
-                self._forget(books, entry, changed)
+                self._leave(books, entry, changed, lends=lends)
         lost = state is SourceState.STALE or (owner.lost and state is SourceState.LISTING)
         # (While it lists again it is still known why it was lost.)
         reason = command.reason if state is SourceState.STALE else owner.reason if lost else ""
@@ -331,15 +344,22 @@ class ExternalBooks:
             changed.append(Changed(owner, counts=held != owner.holds or before[1] != after[1]))
 
     def _take(
-        self, books: PartitionBooks, owner: SourceEntry, change: ExternalChange, now_ns: int, changed: list[Changed]
+        self,
+        books: PartitionBooks,
+        owner: SourceEntry,
+        change: ExternalChange,
+        now_ns: int,
+        changed: list[Changed],
+        *,
+        lends: bool,
     ) -> None:
         object_id = change.object_id
         entry = owner.entries.get((change.kind, object_id))
         if change.what is None:
-            if entry is None:
+            if entry is None or (entry.withdrawn and change.stale):
                 return
             if not change.stale:
-                self._forget(books, entry, changed)
+                self._leave(books, entry, changed, lends=lends)
             elif not entry.stale or entry.life != owner.life:
                 counts = not entry.stale
                 books.unfile(entry)
@@ -355,20 +375,34 @@ class ExternalBooks:
             changed.append(Changed(entry))
             return
         before = entry.said
-        if before == change.what and not entry.stale:
-            if entry.life != owner.life:
+        lent_anew, entry.withdrawn = entry.withdrawn, False
+        if lent_anew:
+            entry.offer_state, entry.since_ns, entry.deadline_ns = OfferState.OFFERED, now_ns, 0
+        elif before == change.what and not entry.stale:
+            # (What was given back is recorded again, so that its source is told again.)
+            if entry.life != owner.life or entry.offer_state is OfferState.RETURNED:
                 entry.life = owner.life
                 changed.append(Changed(entry, before, counts=False))
             return
-        books.unfile(entry)
-        entry.said, entry.life, entry.stale = change.what, owner.life, False
-        books.file(entry)
+        entry.life = owner.life
+        if isinstance(before, ExternalAllocation | ExternalOffer):  # (of the others the id says what they are about)
+            books.unfile(entry)
+            entry.said, entry.stale = change.what, False
+            books.file(entry)
+        else:
+            entry.said, entry.stale = change.what, False
         changed.append(Changed(entry, before))
 
+    def _leave(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed], *, lends: bool) -> None:
+        """A source says nothing of an object any more."""
+        if not lends or entry.offer_state in (None, OfferState.RETURNED):
+            self._forget(books, entry, changed)
+        elif not entry.withdrawn:
+            entry.withdrawn = True
+            changed.append(Changed(entry, entry.said))
+
     def _forget(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed]) -> None:
-        books.unfile(entry)
-        del entry.owner.entries[entry.kind, entry.object_id]
-        entry.gone = True
+        books.forget(entry)
         changed.append(Changed(entry, entry.said))
 
     # ---- fold ------------------------------------------------------------------------------------------------------

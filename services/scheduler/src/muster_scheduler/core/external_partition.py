@@ -53,6 +53,7 @@ class PartitionExternal:
     def begin(self, out: Outcome, now_ns: int) -> None:
         """Takes all that is in the books into a partition that is new."""
         self._partition.pools.settle(out, now_ns)
+        self._partition.offers.begin(out, now_ns)
         for path in sorted(self.books.queues):
             self._settle_queue(path, out, now_ns)
         for node_id in sorted(self.books.nodes):
@@ -108,6 +109,7 @@ class PartitionExternal:
                 case ExternalNode(node_id=node_id):
                     nodes[node_id] = None
                 case ExternalOffer(node_id=node_id):
+                    self._partition.offers.heard(entry, before, out, now_ns)
                     nodes[node_id] = None
                     if isinstance(before, ExternalOffer):
                         nodes[before.node_id] = None

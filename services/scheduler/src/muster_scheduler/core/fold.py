@@ -490,6 +490,7 @@ class FoldedExternal:
     offer_state: OfferState | None
     idle_since_ns: int
     deadline_ns: int
+    withdrawn: bool
 
 
 def fold_source(books: ExternalBooks, folded: FoldedSource) -> SourceEntry:
@@ -516,6 +517,7 @@ def fold_external(books: ExternalBooks, folded: FoldedExternal) -> ExternalEntry
         folded.offer_state,
         folded.idle_since_ns,
         folded.deadline_ns,
+        folded.withdrawn,
         published=True,
     )
     books.put(entry)

@@ -31,9 +31,8 @@ class NodeBooks:
     def weigh(self, config: PartitionConfig) -> None:
         """Takes what the configuration says of a node's score: how much each type counts, and which end is first."""
         number = self._partition.types.number
-        weights = ((number(name), weight) for name, weight in config.node_sort_weights.items() if weight > 0)
-        pooled = self._partition.types.pooled  # (each node has as much of it as any other)
-        self._weights = [each for each in weights if each[0] not in pooled]
+        # (One of a pooled type changes nothing: each node has as much of it as any other.)
+        self._weights = [(number(name), weight) for name, weight in config.node_sort_weights.items() if weight > 0]
         self._binpacking = config.node_sort_policy is not NodeSortPolicy.FAIR
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
@@ -125,7 +124,6 @@ class NodeBooks:
                 partition.capacity[number] += own
             self._set_aside(node, come)
             self._measure(node)
-        self.weigh(partition.config)
         self.reindex()
 
     # ---- search ----------------------------------------------------------------------------------------------------
@@ -134,6 +132,8 @@ class NodeBooks:
         """Puts the node into the search, or takes it out, as its state says: schedulable, and kept free for nobody."""
         partition = self._partition
         partition.version += 1
+        if node.lent:
+            partition.offers.moved[node.node_id] = None
         if not partition.searching:
             return
         partition.figures.changed(node)
@@ -179,6 +179,8 @@ class NodeBooks:
         partition = self._partition
         self._measure(node)
         partition.version += 1
+        if node.lent:
+            partition.offers.moved[node.node_id] = None
         if node.index_key is not None:
             partition.index.move(node, self.score(node))
         if partition.searching:
@@ -189,6 +191,8 @@ class NodeBooks:
         """The items on the node are taken."""
         partition = self._partition
         subtract(node.available, items)
+        if node.lent:
+            partition.offers.moved[node.node_id] = None
         if node.index_key is not None:
             partition.index.move(node, self.score(node))
         if partition.searching:

@@ -49,6 +49,9 @@ class NodeLives:
         on = partition.external.heard_of(node_id, out)
         parts = parts_of(on) if on is not None else []
         node = partition.nodes.get(node_id)
+        lent = on is not None and bool(on.offers)
+        if lent:
+            partition.offers.moved[node_id] = None
         if (report is None or report.capacity is None) and not any(part.brings for part in parts):
             if node is not None:
                 self.remove(node, out, now_ns)
@@ -65,6 +68,7 @@ class NodeLives:
         if merged.sources != node.sources or (kept is not node.reported and kept != node.reported):
             out.touch(node, partition.name)
         node.sources, node.disputed, node.reported = merged.sources, merged.disputed, kept
+        node.lent = lent
         if on is not None:
             partition.external.node_is_there(on, out, now_ns, came=came)
 

@@ -213,6 +213,7 @@ class Node:
     :ivar reported: what the RM itself says, where that is not just what counts; None: it is, or (with ``sources``) they
         brought the node, and the RM says nothing.
     :ivar pooled: by type number, what is said of its own of types that are pooled: it does not count (``pools.py``).
+    :ivar lent: a source lends parts of it, or did: what is used of it matters to ``offers.py``.
     :ivar disputed: where the RM or one source says more than another, in words; "": nowhere.
     :ivar index_key: its key in the node index; None: not in it (draining, or reserved).
     :ivar reservations: the asks that it is kept free for, in order.
@@ -232,6 +233,7 @@ class Node:
         "gone",
         "index_key",
         "inquiries",
+        "lent",
         "node_id",
         "occupied",
         "pooled",
@@ -260,6 +262,7 @@ class Node:
         self.sources: tuple[str, ...] = ()
         self.reported: NodeReport | None = None
         self.disputed = ""
+        self.lent = False
         self.schedulable = self.ready = True
         self.submission = 0
         self.created_ns = 0
@@ -526,6 +529,8 @@ class PreemptionRule(StrEnum):
     REQUIRED_NODE = "REQUIRED_NODE"
     # Its queue is above its max, which was lowered.
     QUOTA = "QUOTA"
+    # What it runs on was lent, and is wanted back by its source.
+    REVOKED = "REVOKED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,7 +548,7 @@ class Preempted:
     Shares are the fair share of a queue (used of guaranteed, else of its fair max), without and with what is preempted.
 
     :param app_id: of the ask that it makes room for, and ``key``, ``queue``: its key and leaf; of QUOTA: "" , "" and
-        the queue that is over its max.
+        the queue that is over its max; of REVOKED: "", the source and its offer (``mesos/o-17``), "".
     """
 
     rule: PreemptionRule

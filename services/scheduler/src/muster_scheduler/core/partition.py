@@ -21,7 +21,7 @@ from muster_scheduler.core.claims import Claims
 from muster_scheduler.core.commands import AskItem, Termination
 from muster_scheduler.core.config import PartitionConfig, types_named
 from muster_scheduler.core.cycle import Cycle
-from muster_scheduler.core.external_books import PartitionBooks
+from muster_scheduler.core.external_books import ExternalEntry, PartitionBooks
 from muster_scheduler.core.external_partition import PartitionExternal
 from muster_scheduler.core.figures import NodeFigures
 from muster_scheduler.core.gangs import Gangs
@@ -42,6 +42,7 @@ from muster_scheduler.core.objects import (
     Waitlist,
     made_uuid,
 )
+from muster_scheduler.core.offers import Offers, due_of
 from muster_scheduler.core.outcome import (
     Change,
     Detail,
@@ -62,7 +63,7 @@ from muster_scheduler.core.telling import Telling
 from muster_scheduler.core.waiting import Waiting
 
 # What a deadline can be of.
-Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions | Refusals
+Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions | Refusals | ExternalEntry
 
 
 class Partition:
@@ -78,6 +79,7 @@ class Partition:
     :ivar node_lives: how nodes come, change and go.
     :ivar external: what counts of what sources outside of the RM say.
     :ivar pools: the types that are on no node.
+    :ivar offers: the parts of nodes that are lent.
     :ivar lifecycle: what becomes of applications.
     :ivar releases: how allocations end.
     :ivar adoption: what the RM reports of allocations.
@@ -116,6 +118,7 @@ class Partition:
         self.node_lives = NodeLives(self)
         self.external = PartitionExternal(self, external if external is not None else PartitionBooks(config.name))
         self.pools = Pools(self)
+        self.offers = Offers(self)
         self.lifecycle = Lifecycle(self)
         self.releases = Releases(self)
         self.adoption = Adoption(self)
@@ -164,6 +167,7 @@ class Partition:
         for node in self.nodes.values():
             self.node_books.list_node(node)
         self.external.activate()
+        self.offers.activate()
         self.gangs.activate()
         self.questions.activate()
         for app in self.apps.values():
@@ -225,6 +229,9 @@ class Partition:
                 self.releases.time_out(what, over, out, now_ns)
             case Ask():
                 self.claims.reservation_timed_out(what, out, now_ns)
+            case ExternalEntry():
+                if due_of(what) == due_ns:
+                    self.offers.come(what, out, now_ns)
             case Questions():
                 what.come(out, now_ns)
             case Refusals():
@@ -558,6 +565,8 @@ def is_awaited(what: Timed, due_ns: int) -> bool:
             return what.due_ns == due_ns
         case Ask():
             return what.reserved is not None
+        case ExternalEntry():
+            return due_of(what) == due_ns
         case Allocation() if not what.told:
             timeout_ms = what.execution_timeout_ms  # (the RM may have changed it meanwhile)
             return timeout_ms > 0 and what.allocated_ns + timeout_ms * 1_000_000 == due_ns

@@ -409,6 +409,8 @@ class Questions:
             change(ledger.allocated, items)
         for number, value in items:
             node.available[number] -= sign * value
+        if node.lent:
+            partition.offers.moved[node.node_id] = None
         if not again:
             partition.figures.changed(node)
             if node.index_key is not None:
@@ -483,6 +485,17 @@ class Questions:
         for ask in list(node.refused_by):
             self._forget(ask, [node.node_id])
             out.touch(ask, self._partition.name)
+
+    def node_shrank(self, node: Node, out: Outcome) -> None:
+        """The node has less than it holds: what is only proposed there will not be, the latest first.
+
+        (Whatever the RM answers, it is asked anew about another place.)
+        """
+        for inquiry in reversed(list(node.inquiries)):
+            nothing = [(number, 0) for number, _ in inquiry.ask.shape.items]
+            if inquiry.booked is node and not fits(nothing, node.available):
+                self.withdraw(inquiry, out)
+                self._bring_back(inquiry.ask, out)
 
     def withdraw_all(self, out: Outcome) -> None:
         """The rules change, or nothing is decided any more: what is open will be asked anew, if at all."""

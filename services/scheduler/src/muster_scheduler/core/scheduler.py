@@ -118,6 +118,7 @@ class SchedulerCore:
         for partition in self.partitions.values():
             partition.queue_tree.announce_queues(out, now_ns)
             partition.external.begin(out, now_ns)
+        self._catch_up(out, now_ns)
         self._leave_dormant(out)
         self._collect_deadlines()
         return out
@@ -204,8 +205,8 @@ class SchedulerCore:
 
     def _hear(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
         """What a source says."""
-        changes = self.external.apply(command, now_ns)
         partition = self.partitions.get(partition_name(command.partition))
+        changes = self.external.apply(command, now_ns, lends=partition is not None)
         if partition is not None:
             partition.external.apply(changes, out, now_ns)
             return
@@ -225,6 +226,8 @@ class SchedulerCore:
         for partition in self.partitions.values():
             if partition.external.is_behind:
                 partition.external.catch_up(out, now_ns)
+            if partition.offers.moved:
+                partition.offers.settle(out, now_ns)
 
     def obstacles(self, config: ClusterConfig) -> tuple[str, ...]:
         """Why another configuration, valid in itself, cannot be applied to what is there; empty: it can."""
@@ -275,6 +278,7 @@ class SchedulerCore:
             deciding = self._deciding and not partition.questions.silent
             if deciding and not partition.deciding:
                 rearm(partition)
+                partition.offers.rearm()
             partition.deciding = deciding
 
     def _answer(self, command: Answers, out: Outcome, now_ns: int) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
+from muster_scheduler.core.external import OfferState
+
 _State = TypeVar("_State", bound=StrEnum)
 _Event = TypeVar("_Event", bound=StrEnum)
 
@@ -59,6 +61,25 @@ class QueueEvent(StrEnum):
     # Nothing is decided in it.
     STOP = "Stop"
 
+
+class OfferEvent(StrEnum):
+    """What moves an offer from state to state (seed 004; ``offers.py``)."""
+
+    # Its source wants it back, or says nothing of it any more.
+    REVOKE = "Revoke"
+    # Its source lends it on.
+    KEEP = "Keep"
+    # Nothing needs it: for so long that it is not kept, or any more since it was asked back.
+    RETURN = "Return"
+
+
+# (from, event) -> to. What was given back stays so: the source forgets it, or lends something else.
+OFFER_TRANSITIONS: dict[tuple[OfferState, OfferEvent], OfferState] = {
+    (OfferState.OFFERED, OfferEvent.REVOKE): OfferState.REVOKED,
+    (OfferState.REVOKED, OfferEvent.KEEP): OfferState.OFFERED,
+    (OfferState.OFFERED, OfferEvent.RETURN): OfferState.RETURNED,
+    (OfferState.REVOKED, OfferEvent.RETURN): OfferState.RETURNED,
+}
 
 # (from, event) -> to. Partitions go the same ways.
 QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueEvent], QueueState] = {
@@ -223,6 +244,11 @@ def next_gang_phase(what: str, phase: GangPhase, event: GangEvent) -> GangPhase:
 def next_placeholder_state(what: str, state: PlaceholderState, event: PlaceholderEvent) -> PlaceholderState:
     """The state that the event leads a placeholder to. Raises InvalidTransition."""
     return _next(PLACEHOLDER_TRANSITIONS, what, state, event)
+
+
+def next_offer_state(what: str, state: OfferState, event: OfferEvent) -> OfferState:
+    """The state that the event leads an offer to. Raises InvalidTransition."""
+    return _next(OFFER_TRANSITIONS, what, state, event)
 
 
 def next_queue_state(path: str, state: QueueState, event: QueueEvent) -> QueueState:

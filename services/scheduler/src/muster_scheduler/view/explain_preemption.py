@@ -48,7 +48,7 @@ def victims_of(partition: Partition) -> Victims:
     found: Victims = {}
     for held in told_to_go(partition):
         why = held.preempted
-        if why is not None and why.rule is not PreemptionRule.QUOTA:
+        if why is not None and why.app_id:  # (else it is for nobody)
             found.setdefault((why.app_id, why.key), []).append(held)
     return found
 
@@ -138,6 +138,10 @@ def _sentence(queue: str, held: Allocation, why: Preempted) -> str:
             return f"{whom}, which can run on node {held.node_id} only."
         case PreemptionRule.QUOTA:
             return f"It must go because queue {why.queue} is above its max, which was lowered: {asker}."
+        case PreemptionRule.REVOKED:
+            source, _, offer = why.key.partition("/")
+            lent = f"offer {offer} of source {source}, which is wanted back"
+            return f"It must go because node {held.node_id} has no room for it without {lent}."
 
 
 def _asker(why: Preempted) -> tuple[float, float]:

@@ -1076,10 +1076,11 @@ class PreemptedObject(_message.Message):
     ASKER_SHARE_BEFORE_FIELD_NUMBER: _builtins.int
     ASKER_SHARE_AFTER_FIELD_NUMBER: _builtins.int
     rule: _builtins.str
-    """GUARANTEE, PRIORITY, REQUIRED_NODE, QUOTA"""
+    """GUARANTEE, PRIORITY, REQUIRED_NODE, QUOTA, REVOKED"""
     application_id: _builtins.str
-    """of the ask that it makes room for; "" for QUOTA"""
+    """of the ask that it makes room for; "" for QUOTA and REVOKED"""
     allocation_key: _builtins.str
+    """for REVOKED: the source and its offer, "mesos/o-17" """
     queue: _builtins.str
     """the ask's leaf; for QUOTA the queue above its max"""
     since_ns: _builtins.int
@@ -1309,6 +1310,7 @@ class ExternalRecord(_message.Message):
     OFFER_STATE_FIELD_NUMBER: _builtins.int
     IDLE_SINCE_NS_FIELD_NUMBER: _builtins.int
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     source: _builtins.str
     life: _builtins.str
@@ -1323,6 +1325,8 @@ class ExternalRecord(_message.Message):
     """of an offer that nothing needs; 0: it is needed"""
     deadline_ns: _builtins.int
     """of a revoked offer: when what runs there is preempted"""
+    withdrawn: _builtins.bool
+    """of an offer of which the source says nothing any more: it goes when nothing needs it"""
     @_builtins.property
     def said(self) -> _envelope_pb2.ExternalChange:
         """with its kind and id; always with an object"""
@@ -1339,10 +1343,11 @@ class ExternalRecord(_message.Message):
         offer_state: _builtins.str = ...,
         idle_since_ns: _builtins.int = ...,
         deadline_ns: _builtins.int = ...,
+        withdrawn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["said", b"said"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "idle_since_ns", b"idle_since_ns", "life", b"life", "offer_state", b"offer_state", "partition", b"partition", "problem", b"problem", "said", b"said", "since_ns", b"since_ns", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "idle_since_ns", b"idle_since_ns", "life", b"life", "offer_state", b"offer_state", "partition", b"partition", "problem", b"problem", "said", b"said", "since_ns", b"since_ns", "source", b"source", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from e2e.external_rig import HttpSource, Up, eventually, get, host, vm, write
 
-KILLS = int(os.environ.get("MUSTER_EXTERNAL_KILLS", "3"))
+KILLS = int(os.environ.get("MUSTER_EXTERNAL_KILLS", "2"))
 HOSTS = [f"h{number}" for number in range(6)]
 CORES = 4
 

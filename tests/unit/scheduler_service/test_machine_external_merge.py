@@ -87,7 +87,7 @@ def test_the_first_registration_takes_what_was_said_and_taken_back_in_its_batch(
 
 # ---- any words, at any border ----------------------------------------------------------------------------------------
 
-SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "12")))
+SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "8")))
 NODES = [f"n{number}" for number in range(1, 7)]
 APPS = [f"app{number}" for number in range(1, 7)]
 # (No queue that would be made: when an empty one goes is not recorded, so it goes later after a restart.)

@@ -62,7 +62,8 @@ class SourceDao(_Whole, kw_only=True):
 class ObjectDao(_Whole, kw_only=True):
     """One object, as it was said last. ``problem``: why it does not count, or not as it was said; "": it does.
 
-    ``offerState``: of an offer; else "". ``idleSince``, ``deadline``: of an offer, 0: it is needed, it is not revoked.
+    ``offerState``: of an offer; else "". ``withdrawn``: its source forgot it, and it stays until nothing needs it.
+    ``idleSince``, ``deadline``: of an offer, 0: it is needed, it is not revoked.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class ObjectDao(_Whole, kw_only=True):
     stale: bool
     problem: str
     offer_state: str
+    withdrawn: bool
     idle_since: int
     deadline: int
 
@@ -154,6 +156,7 @@ def _object(entry: ExternalEntry) -> ObjectDao:
         stale=entry.stale,
         problem=entry.problem,
         offer_state=entry.offer_state.value if entry.offer_state is not None else "",
+        withdrawn=entry.withdrawn,
         idle_since=entry.idle_since_ns,
         deadline=entry.deadline_ns,
     )

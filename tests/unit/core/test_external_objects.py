@@ -29,7 +29,7 @@ from muster_scheduler.core.outcome import (
     ReleasedAllocation,
 )
 from muster_scheduler.core.states import AppState
-from muster_si.constants import FOREIGN
+from muster_si.constants import APP_TAG_NAMESPACE_RESOURCE_QUOTA, FOREIGN, REQUIRED_NODE_TAG
 from outside import Outside
 
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a}, {name: b, resources: {max: {vcore: 6m}}}]}"
@@ -336,3 +336,29 @@ def test_a_lost_source_quotas_still_hold(cluster: Outside) -> None:
     cluster.says("quota", ExternalQueue("root.b", {"vcore": 4}))
     cluster.sets("quota", SourceState.STALE)
     assert maximum(cluster, "root.b") == {"vcore": 4}
+
+
+def test_after_a_restart_a_quota_is_what_its_source_said_not_what_counted() -> None:
+    """A dynamic queue's own max comes with its applications; it may grow."""
+    cluster = Outside(LEAVES, partition="placementrules: [{name: provided, create: true}],")
+    cluster.says("quota", ExternalQueue("root.made", {"vcore": 8}))
+    cluster.app("z1", "root.made", **{APP_TAG_NAMESPACE_RESOURCE_QUOTA: '{"resources": {"vcore": {"value": 6}}}'})
+    assert maximum(cluster, "root.made") == {"vcore": 6}
+    cluster.check_folds()
+    cluster.restart()
+    cluster.app("z2", "root.made", **{APP_TAG_NAMESPACE_RESOURCE_QUOTA: '{"resources": {"vcore": {"value": 9}}}'})
+    assert maximum(cluster, "root.made") == {"vcore": 8}
+    cluster.check_folds()
+
+
+def test_a_vm_is_no_victim_for_a_daemon_even_where_those_who_opted_out_are() -> None:
+    cluster = Outside(LEAVES, partition="preemption: {enabled: true, optout: last},")
+    cluster.node("n", vcore=10)
+    cluster.app("x", "root.a")
+    daemon = ask("x", "daemon", vcore=4, priority=5)._replace(tags={REQUIRED_NODE_TAG: "n"}, allow_preempt_other=True)
+    cluster.says("vms", ExternalApplication("tenant", "root.a"), vm("v", 8, "tenant"))
+    cluster.do(UpdateAllocations([daemon]))
+    cluster.wait(60)
+    assert not any(held.told for held in cluster.application("tenant").allocations.values())
+    cluster.forgets("vms", vm("v", 8))
+    assert cluster.placed("x") == {"daemon": "n"}

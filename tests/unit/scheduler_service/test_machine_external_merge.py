@@ -180,7 +180,7 @@ def of_books(rig: Rig) -> dict[str, object]:
             {
                 f"{kind}/{object_id}": (
                     (entry.said, entry.life, entry.since_ns, entry.stale, entry.problem),
-                    (entry.offer_state, entry.idle_since_ns, entry.deadline_ns),
+                    (entry.offer_state, entry.withdrawn, entry.idle_since_ns, entry.deadline_ns),
                 )
                 for (kind, object_id), entry in source.entries.items()
             },

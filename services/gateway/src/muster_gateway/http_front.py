@@ -14,7 +14,7 @@ A target is a URL (bodies are streamed both ways) or an ASGI application in this
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Set
 from typing import Any, Protocol
 
@@ -91,7 +91,7 @@ class HttpFront:
     ) -> None:
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
-        self._refusals = _Seldom(_REFUSED_TOLD_S)
+        self._refusals = Seldom(_REFUSED_TOLD_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # web sockets are nobody's here
@@ -309,18 +309,20 @@ def _has_steps(scope: Scope) -> bool:
     return any(part in (b".", b"..") for part in raw_path.split(b"/"))
 
 
-class _Seldom:
+class Seldom:
     """Lets something be said once in a while.
 
     :param every_s: in seconds.
+    :param monotonic: seconds, for tests to turn.
     """
 
-    def __init__(self, every_s: float) -> None:
-        self._every_s, self._next_s, self._left_out = every_s, float("-inf"), 0
+    def __init__(self, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._every_s, self._monotonic = every_s, monotonic
+        self._next_s, self._left_out = float("-inf"), 0
 
     def due(self) -> int | None:
         """How many were left out since the last that was said, when it is time for one; None: it is left out too."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._monotonic()
         if now_s < self._next_s:
             self._left_out += 1
             return None

@@ -187,7 +187,8 @@ def _read(setting: str, path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_TOKEN_FILE_BYTES_MAX + 1)
-        return content.decode("ascii").strip()
+        # (What is cut off is no token, whatever its beginning looks like.)
+        return content.decode("ascii").strip() if len(content) <= _TOKEN_FILE_BYTES_MAX else ""
     except OSError as error:
         raise TokenUnusable(f"{setting} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

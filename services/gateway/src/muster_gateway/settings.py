@@ -79,7 +79,8 @@ class HttpToken(BaseModel):
 class GatewaySettings(BaseModel):
     """All that a gateway needs to know beside its log."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # (A table of tokens is an input as well.)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     grpc_address: ListenAddress = Field(
         "127.0.0.1:9090", description="Where SI clients connect; port 0 takes a free one."

@@ -1,0 +1,309 @@
+"""Who asks: tokens, the loopback, proxies, and what keeps the front from being opened by mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from muster_gateway import identity as module
+from muster_gateway.errors import NotIdentified, OpenToAll, RoleTooLow, SettingsWrong, TokenUnusable
+from muster_gateway.http_front import Seldom
+from muster_gateway.identity import Doorman, Refusal
+from muster_gateway.settings import GatewaySettings
+from muster_service.identity import LOOPBACK, NOBODY, Identity, Role
+from pydantic import ValidationError
+
+ADMIN, READER = "admin-token-0123456789", "reader+token/9876543210=="
+TOKENS = {"ops": {"role": "admin", "token": ADMIN}, "dashboard": {"role": "read", "token": READER}}
+
+
+def doorman(**settings: Any) -> Doorman:
+    return Doorman(GatewaySettings.model_validate(settings))
+
+
+def scope(*headers: tuple[str, str], client: str | None = "127.0.0.1") -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": "/ws/v1/partitions",
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
+        "client": (client, 50_000) if client is not None else None,
+    }
+
+
+def bearer(token: str) -> tuple[str, str]:
+    return "Authorization", f"Bearer {token}"
+
+
+def refusal(door: Doorman, asked: dict[str, Any]) -> str:
+    with pytest.raises(NotIdentified) as raised:
+        door.identify(asked)
+    return raised.value.reason
+
+
+# ---- tokens ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9080", "0.0.0.0:9080"])
+def test_a_token_says_who_it_is(address: str) -> None:
+    door = doorman(http_address=address, http_tokens=TOKENS)
+    assert door.identify(scope(bearer(ADMIN), client="192.0.2.1")) == Identity("ops", Role.ADMIN)
+    assert door.identify(scope(bearer(READER))) == Identity("dashboard", Role.READ)
+    assert door.identify(scope(("Authorization", f"bEARER   {READER}"))) == Identity("dashboard", Role.READ)
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (f"Bearer {ADMIN}x", Refusal.UNKNOWN),
+        (f"Bearer {ADMIN[:-1]}", Refusal.UNKNOWN),
+        (f"Bearer {ADMIN.upper()}", Refusal.UNKNOWN),
+        (f"Bearer {ADMIN} {ADMIN}", Refusal.MALFORMED),
+        ("Bearer", Refusal.MALFORMED),
+        ("Bearer ", Refusal.MALFORMED),
+        ("", Refusal.MALFORMED),
+        (ADMIN, Refusal.MALFORMED),
+        (f"Basic {ADMIN}", Refusal.MALFORMED),
+        ("Bearer t\xf6ken-0123456789", Refusal.MALFORMED),
+    ],
+)
+def test_any_other_is_refused_also_on_the_loopback(header: str, reason: Refusal) -> None:
+    for more in ({}, {"http_open": True}):
+        assert refusal(doorman(http_tokens=TOKENS, **more), scope(("Authorization", header))) == reason
+
+
+def test_none_or_two_are_refused() -> None:
+    door = doorman(http_tokens=TOKENS)
+    assert refusal(door, scope()) == Refusal.NO_TOKEN
+    assert refusal(door, scope(bearer(ADMIN), bearer(ADMIN))) == Refusal.MALFORMED
+
+
+def test_no_refusal_repeats_what_was_sent() -> None:
+    door = doorman(http_tokens=TOKENS)
+    for header in ("Bearer something-secret", "Basic something-secret"):
+        with pytest.raises(NotIdentified) as raised:
+            door.identify(scope(("Authorization", header)))
+        assert "something-secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("token", [ADMIN, READER, "neither-of-them-00"])
+def test_every_token_is_compared_in_constant_time(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    compare = module.compare_digest
+
+    def counted(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return compare(a, b)
+
+    door = doorman(http_tokens=TOKENS)
+    monkeypatch.setattr(module, "compare_digest", counted)
+    with_token = scope(bearer(token))
+    if token in (ADMIN, READER):
+        door.identify(with_token)
+    else:
+        refusal(door, with_token)
+    assert len(compared) == len(TOKENS), "as many for the first as for none"
+    assert {len(each) for pair in compared for each in pair} == {32}, "digests, whatever the token's length"
+
+
+def test_tokens_are_read_from_files_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"\n{ADMIN}\n")
+    door = doorman(http_tokens={"ops": {"role": "read", "token_file": str(file)}})
+    file.write_text("another-token-0123456789")
+    assert door.identify(scope(bearer(ADMIN))) == Identity("ops", Role.READ)
+    assert refusal(door, scope(bearer("another-token-0123456789"))) == Refusal.UNKNOWN
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"two words of a token", b"\xff" * 20, b"x" * 20_000 + b" "])
+def test_a_file_without_a_token_is_named_and_never_shown(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(TokenUnusable, match=r"gateway\.http_tokens\.ops\.token_file .*token: expected 16") as raised:
+        doorman(http_tokens={"ops": {"role": "read", "token_file": str(file)}})
+    assert content == b"" or content.decode("latin-1") not in str(raised.value)
+    with pytest.raises(TokenUnusable, match=r"ops\.token_file /absent: cannot be read: No such file"):
+        doorman(http_tokens={"ops": {"role": "read", "token_file": "/absent"}})
+
+
+def test_two_names_have_two_tokens() -> None:
+    twice = {"a": {"role": "admin", "token": ADMIN}, "b": {"role": "read", "token": ADMIN}}
+    with pytest.raises(TokenUnusable, match=r"http_tokens\.b and gateway\.http_tokens\.a: the same token") as raised:
+        doorman(http_tokens=twice)
+    assert ADMIN not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"role": "read"}, "neither, expected token or token_file"),
+        ({"role": "read", "token": ADMIN, "token_file": "x"}, "both, expected token or token_file"),
+        ({"role": "read", "token": "quite-short"}, "expected 16 characters or more"),
+        ({"role": "read", "token": "tokens have no blanks"}, "expected 16 characters or more"),
+        ({"role": "none", "token": ADMIN}, "Input should be 'read' or 'admin'"),
+        ({"token": ADMIN}, "Field required"),
+        ({"role": "read", "token": ADMIN, "more": "1"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_entry_is_an_error_that_shows_no_token(entry: dict[str, str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said) as raised:
+        GatewaySettings.model_validate({"http_tokens": {"ops": entry}})
+    assert entry.get("token", "no token") not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "nobody", "anyone", "loopback", "gateway", "x" * 65, "caf\xe9", "-a"])
+def test_names_that_no_token_may_have(name: str) -> None:
+    with pytest.raises(ValidationError, match="expected up to 64 letters"):
+        GatewaySettings.model_validate({"http_tokens": {name: {"role": "read", "token": ADMIN}}})
+
+
+# ---- without a token ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:9080", "localhost:9080", "[::1]:9080", "muster.localhost", "LOCALHOST", None]
+)
+def test_who_is_on_this_machine_is_admin(peer: str, host: str | None) -> None:
+    headers = [("Host", host)] if host is not None else []
+    for address in ("127.0.0.1:9080", "[::1]:0", "localhost:9080", "[::ffff:127.0.0.1]:9080"):
+        assert doorman(http_address=address).identify(scope(*headers, client=peer)) == LOOPBACK
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "0.0.0.0", "", None])
+def test_nobody_else_is(peer: str | None) -> None:
+    assert refusal(doorman(), scope(client=peer)) == Refusal.NOT_LOCAL
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("Host", "evil.example:9080"),
+        ("Host", "127.0.0.1.evil.example"),
+        ("Host", "localhost.evil.example"),
+        ("Host", "["),
+        ("Host", ""),
+        ("Origin", "https://evil.example"),
+        ("Origin", "null"),
+        ("Origin", "http://localhost@evil.example"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("X-Forwarded-For", "127.0.0.1"),
+        ("Forwarded", "for=127.0.0.1"),
+        ("X-Real-IP", "127.0.0.1"),
+        ("Via", "1.1 proxy"),
+    ],
+)
+def test_nor_is_a_page_of_somebody_else_or_a_proxy(header: tuple[str, str]) -> None:
+    assert refusal(doorman(), scope(header)) == Refusal.NOT_LOCAL
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:9889", "http://127.0.0.1:4200", "http://[::1]:1", "http://ui.localhost"]
+)
+def test_a_page_of_this_machine_may_ask(origin: str) -> None:
+    cross = ("Sec-Fetch-Site", "cross-site")  # from localhost to 127.0.0.1
+    assert doorman().identify(scope(("Host", "127.0.0.1:9080"), ("Origin", origin), cross)) == LOOPBACK
+
+
+@pytest.mark.parametrize("role", ["read", "admin"])
+def test_open_means_everybody_wherever_it_listens(role: str) -> None:
+    for address in ("127.0.0.1:9080", "0.0.0.0:9080"):
+        door = doorman(http_address=address, http_open=True, http_open_role=role)
+        anyone = Identity("anyone", Role(role))
+        assert door.identify(scope(client="192.0.2.1")) == anyone
+        assert door.identify(scope(("Origin", "https://page.example"))) == anyone
+        assert door.identify(scope(bearer("no-tokens-are-known"))) == anyone
+
+
+def test_in_an_open_front_a_token_says_more() -> None:
+    door = doorman(http_address="0.0.0.0:9080", http_open=True, http_tokens=TOKENS)
+    assert door.identify(scope()) == Identity("anyone", Role.READ)
+    assert door.identify(scope(bearer(ADMIN))) == Identity("ops", Role.ADMIN)
+
+
+def test_without_tokens_none_is_looked_at() -> None:
+    assert doorman().identify(scope(bearer("of-another-muster-0"))) == LOOPBACK
+
+
+# ---- who may --------------------------------------------------------------------------------------------------------
+
+
+def test_what_needs_no_role_refuses_nobody() -> None:
+    door = doorman(http_tokens=TOKENS)
+    assert door.admit(scope(), Role.NONE) == NOBODY
+    assert door.admit(scope(bearer("not-a-token-of-ours")), Role.NONE) == NOBODY
+    assert door.admit(scope(bearer(READER)), Role.NONE) == Identity("dashboard", Role.READ)
+
+
+def test_too_low_a_role_is_refused() -> None:
+    door = doorman(http_tokens=TOKENS)
+    assert door.admit(scope(bearer(ADMIN)), Role.ADMIN).name == "ops"
+    with pytest.raises(RoleTooLow, match="this needs the role admin, and dashboard has read"):
+        door.admit(scope(bearer(READER)), Role.ADMIN)
+    with pytest.raises(NotIdentified):
+        door.admit(scope(), Role.READ)
+
+
+# ---- proxies --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("192.0.2.1", [], "192.0.2.1"),
+        ("192.0.2.1", ["10.0.0.1"], "192.0.2.1"),
+        ("10.1.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("10.1.0.1", ["6.6.6.6, 192.0.2.7"], "192.0.2.7"),
+        ("10.1.0.1", ["6.6.6.6", "192.0.2.7, 10.1.0.9"], "192.0.2.7"),
+        ("::ffff:10.1.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("10.1.0.1", ["10.1.0.2, ::ffff:10.1.0.3"], ""),
+        ("10.1.0.1", [], ""),
+        ("2001:db8::5", ["192.0.2.7"], "192.0.2.7"),
+        ("2001:db8::6", ["192.0.2.7"], "2001:db8::6"),
+    ],
+)
+def test_only_trusted_proxies_say_who_the_client_is(peer: str, forwarded: list[str], client: str) -> None:
+    door = doorman(trusted_proxies=["10.1.0.0/16", "2001:db8::5"])
+    assert door.client(scope(*(("X-Forwarded-For", each) for each in forwarded), client=peer)) == client
+
+
+def test_a_proxy_on_this_machine_makes_nobody_local() -> None:
+    door = doorman(trusted_proxies=["127.0.0.1"])
+    assert refusal(door, scope()) == Refusal.NOT_LOCAL
+    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"))) == Refusal.NOT_LOCAL
+    assert refusal(door, scope(("X-Forwarded-For", "::1"))) == Refusal.NOT_LOCAL
+
+
+# ---- the door -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9080", "[::]:9080", "192.0.2.7:0", "[::ffff:192.0.2.7]:9080"])
+def test_a_wide_door_without_tokens_is_not_opened(address: str) -> None:
+    with pytest.raises(OpenToAll) as raised:
+        doorman(http_address=address)
+    story = str(raised.value)
+    assert isinstance(raised.value, SettingsWrong)
+    assert story.startswith(f"gateway.http_address {address}: ")
+    for way_out in ("127.0.0.1:9080", "gateway.http_tokens.NAME", "gateway.http_open=true", 'the role "read"'):
+        assert way_out in story
+
+
+@pytest.mark.parametrize("settings", [{"http_tokens": TOKENS}, {"http_open": True}])
+def test_it_is_with_a_token_or_when_told_so(settings: dict[str, Any]) -> None:
+    doorman(http_address="0.0.0.0:9080", **settings)
+
+
+def test_without_a_door_there_is_nothing_to_guard() -> None:
+    doorman(http_address="")
+    doorman(http_address="nobody.invalid:9080")  # whoever listens says what is wrong with it
+
+
+def test_a_client_that_tries_without_end_does_not_fill_the_log() -> None:
+    now_s = 5.0
+    seldom = Seldom(1.0, lambda: now_s)
+    assert [seldom.due() for _ in range(4)] == [0, None, None, None]
+    now_s = 6.0
+    assert [seldom.due() for _ in range(2)] == [3, None]
+    now_s = 7.5
+    assert seldom.due() == 1

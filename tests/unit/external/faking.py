@@ -51,7 +51,7 @@ class ManualTime:
 
 
 def node(node_id: str, vcore: int = 1000, **more: object) -> dict[str, object]:
-    return {"id": node_id, "capacity": {"vcore": vcore}, **more}
+    return {"id": node_id, "capacity": {"vcore": f"{vcore}m"}, **more}
 
 
 class Manager:

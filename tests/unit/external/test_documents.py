@@ -102,7 +102,10 @@ def test_a_node_is_the_usual_kind_and_nothing_is_everything_as_by_default() -> N
 @pytest.mark.parametrize(
     ("given", "amount"),
     [
-        ({"vcore": 4}, 4),
+        ({"vcore": 4000}, 4000),
+        ({"vcore": "4m"}, 4),
+        ({"vcore": 100}, 100),
+        ({"vcore": 0}, 0),
         ({"vcore": "4"}, 4000),
         ({"vcore": "500m"}, 500),
         ({"memory": "16Gi"}, 16 * 2**30),
@@ -154,6 +157,8 @@ def test_durations() -> None:
         ({"capacity": {"vcore": -4}}, "capacity.vcore: -4, expected an amount"),
         ({"capacity": {"vcore": 2**53 + 1}}, "capacity.vcore: 9007199254740993, expected an amount from 0 to"),
         ({"capacity": {"vcore": 0.5}}, "capacity.vcore: 0.5, expected an amount"),
+        ({"capacity": {"vcore": 4}}, "capacity.vcore: 4, expected thousandths of a core as an integer from 100 on"),
+        ({"capacity": {"vcore": 99.0}}, "capacity.vcore: 99.0, expected thousandths of a core"),
         ({"capacity": {"vcore": float("nan")}}, "capacity.vcore: nan, expected an amount"),
         ({"capacity": {"vcore": float("inf")}}, "capacity.vcore: inf, expected an amount"),
         ({"capacity": {"vcore": 10**5000}}, "capacity.vcore: a number of 16610 bits, expected an amount"),

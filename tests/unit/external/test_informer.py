@@ -22,7 +22,7 @@ AWAY = SourceUnavailable("vms.example: refused")
 async def test_everything_listed_is_added_once_and_then_it_is_synced() -> None:
     async with Running() as running:
         running.manager.set(node("h1"))
-        running.manager.set({"kind": "allocation", "id": "vm", "node_id": "h1", "quantities": {"vcore": 1}})
+        running.manager.set({"kind": "allocation", "id": "vm", "node_id": "h1", "quantities": {"vcore": "1m"}})
         running.manager.set(node("h2"))
         assert not running.informer.has_synced()
         await running.start()
@@ -38,7 +38,7 @@ async def test_the_store_finds_what_is_on_a_node() -> None:
     async with Running(indexers={"first": lambda what: [str(what)[:12]]}) as running:
         running.manager.set(node("h1"))
         for name in ("vm-1", "vm-2"):
-            running.manager.set({"kind": "allocation", "id": name, "node_id": "h1", "quantities": {"vcore": 1}})
+            running.manager.set({"kind": "allocation", "id": name, "node_id": "h1", "quantities": {"vcore": "1m"}})
         await running.start()
         store = running.informer.store
 
@@ -47,7 +47,7 @@ async def test_the_store_finds_what_is_on_a_node() -> None:
 
         assert on_node() == ["ExternalNode", "ExternalAllocation", "ExternalAllocation"]
         assert len(store.by_index("first", "ExternalNode")) == 1
-        running.manager.set({"kind": "allocation", "id": "vm-1", "node_id": "h2", "quantities": {"vcore": 1}})
+        running.manager.set({"kind": "allocation", "id": "vm-1", "node_id": "h2", "quantities": {"vcore": "1m"}})
         running.manager.delete("node", "h1")
         await settled()
         assert on_node() == ["ExternalAllocation"]

@@ -149,7 +149,7 @@ async def step(life: Life, what: tuple[Any, ...]) -> None:
         case "set", name, amount:
             manager.set(node(name, amount))
         case "vm", name, on:
-            manager.set({"kind": "allocation", "id": name, "node_id": on, "quantities": {"vcore": 1}})
+            manager.set({"kind": "allocation", "id": name, "node_id": on, "quantities": {"vcore": "1m"}})
         case "delete", name:
             manager.delete("node", name)
         case "delete vm", name:

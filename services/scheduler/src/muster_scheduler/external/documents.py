@@ -7,7 +7,8 @@ wrong type, an amount out of range make the whole document unreadable (:class:`B
 amount
     An integer counts in the smallest unit, as in the scheduler interface: ``vcore: 4000`` are four cores, ``memory`` is
     in bytes. A text is read as in the queue configuration: ``vcore: "4"`` are four cores too, ``"500m"`` half a core,
-    ``memory: "16Gi"``.
+    ``memory: "16Gi"``. An integer of ``vcore`` below 100 is refused: who writes 4 means four cores, and would be
+    believed to use four thousandths.
 
 version
     An integer that grows with each change of the object. What is not newer than what is known is dropped, so doubles
@@ -19,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from muster_si.constants import CPU
 
 from muster_scheduler.core.config import InvalidQuantity, parse_quantity
 from muster_scheduler.core.external import (
@@ -60,6 +63,8 @@ UNREADABLE = "unreadable"
 _COMMON = frozenset({"kind", "id", "version"})
 _SHOWN_MAX = 60
 _TEXT_OF_NUMBER_MAX = 64
+# Thousandths of a core: a smaller integer is rather a number of cores.
+_CORES_MIN = 100
 _KINDS = {kind.value: kind for kind in ExternalKind}
 
 
@@ -159,6 +164,8 @@ def as_document(what: ExternalObject, version: int | None = None) -> dict[str, o
             value = list(value)
         elif isinstance(value, dict):
             value = dict(value)
+            if field.read is _quantities and 0 < value.get(CPU, 0) < _CORES_MIN:
+                value[CPU] = f"{value[CPU]}m"
         document[field.name] = value
     return document
 
@@ -302,6 +309,12 @@ def _quantities(value: object, path: str) -> dict[str, int]:
         else:
             _name(name, f"{path}, name of a type")
             read[name] = _amount(given, f"{path}.{_label(name)}", name)
+    cores = read.get(CPU, 0)
+    if 0 < cores < _CORES_MIN and not isinstance(given := value[CPU], str):
+        raise _Wrong(
+            f"{path}.{CPU}: {shown(given)}, expected thousandths of a core as an integer from {_CORES_MIN} on "
+            f'({cores * 1000}), or a text that says what is meant ("{cores}" cores, "{cores}m")'
+        )
     return read
 
 

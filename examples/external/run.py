@@ -153,6 +153,7 @@ class Play:
         self._show(f"3. VMs started while 18 more containers were asked for; {self._waiting} wait for room")
 
         await self._maintain("host-3")
+        await until(self._settled, "each container runs, or waits with a reason")
         there = self._hosts.uses("host-3")["containers"]
         await self._end_vm("db-1", 4)
         self._show(f"4. host-3 is in maintenance, db-1 has ended; {self._waiting} containers wait")

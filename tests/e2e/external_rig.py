@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
 
 PATIENCE_S = 20.0
+SILENT = 0
 TASK = {"vcore": 1_000, "memory": 1_000}
 QUEUES = """
 partitions:
@@ -63,7 +65,7 @@ class Answer:
         self.body, self.status, self.headers = json.dumps(documents).encode(), 200, headers
 
     def fails(self, status: int, body: bytes = b"", **headers: str) -> None:
-        """Answers with an error; ``_`` in a header's name is a dash."""
+        """Answers with an error, or not at all (SILENT); ``_`` in a header's name is a dash."""
         self.body, self.status, self.headers = body, status, headers
 
 
@@ -83,6 +85,8 @@ class HttpSource:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 answer.asked += 1
+                while answer.status == SILENT:
+                    time.sleep(0.05)
                 body, headers = answer.body, {name.replace("_", "-"): text for name, text in answer.headers.items()}
                 tag = headers.setdefault("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
                 known = answer.status == 200 and self.headers.get("If-None-Match") == tag

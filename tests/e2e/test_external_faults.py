@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from chaos.harness import on_kafka
-from e2e.external_rig import HttpSource, Rm, Up, eventually, get, host, settings_text, vm, write
+from e2e.external_rig import SILENT, HttpSource, Rm, Up, eventually, get, host, settings_text, vm, write
 
 STALE_AFTER_S = 0.5
 FUTURE, PAST = "Fri, 31 Dec 2199 23:59:59 GMT", "Thu, 01 Jan 1970 00:00:00 GMT"
@@ -36,11 +36,12 @@ NONSENSE: dict[str, tuple[int, bytes]] = {
     "null": (200, b"null"),
     "broken": (500, b"[]"),
     "moved": (404, b"[]"),
+    "hangs": (SILENT, b"[]"),
 }
 
 
 def http_table(rm: str, source: HttpSource, **more: object) -> dict[str, object]:
-    often = {"poll_s": 0.1, "timeout_s": 2.0, "retry_after_max_s": 0.3, "stale_after_s": STALE_AFTER_S}
+    often = {"poll_s": 0.1, "timeout_s": 1.0, "retry_after_max_s": 0.3, "stale_after_s": STALE_AFTER_S}
     return {"kind": "http", "rm": rm, "url": source.url, **often, **more}
 
 
@@ -373,6 +374,11 @@ FILE = {"kind": "file", "rm": "first", "path": "hosts.json"}
 REFUSED: dict[str, tuple[dict[str, object], list[str], tuple[str, ...]]] = {
     "unknown handler": (FILE, ["--event-handler", "nobody"], ("'nobody'", "default", "two-level")),
     "no such file": (FILE, ["--config-path", "nowhere.toml"], ("nowhere.toml",)),
+    "no settings of it": (
+        FILE,
+        ["--event-handler", "two-level", "--config-path", "pyproject.toml"],
+        ("vms: config_path: ", "idle", "grace"),
+    ),
     "handler twice": (FILE, ["--event-handler", "twice"], ("'twice'", "mine", "theirs")),
     "kind twice": ({**FILE, "kind": "pigeons"}, [], ("'pigeons'", "mine", "theirs")),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from asking import Asking
 from builders import allocations, ask
 from muster_scheduler.core.commands import (
     AppItem,
@@ -17,6 +18,7 @@ from muster_scheduler.core.external import (
     ExternalApplication,
     ExternalKind,
     ExternalNode,
+    ExternalObject,
     ExternalQueue,
     SourceState,
 )
@@ -30,7 +32,7 @@ from muster_scheduler.core.outcome import (
 )
 from muster_scheduler.core.states import AppState
 from muster_si.constants import APP_TAG_NAMESPACE_RESOURCE_QUOTA, FOREIGN, REQUIRED_NODE_TAG
-from outside import Outside
+from outside import Outside, forgets, says
 
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a}, {name: b, resources: {max: {vcore: 6m}}}]}"
 TENANT = ExternalApplication("tenant", "root.b", "vic")
@@ -362,3 +364,21 @@ def test_a_vm_is_no_victim_for_a_daemon_even_where_those_who_opted_out_are() -> 
     assert not any(held.told for held in cluster.application("tenant").allocations.values())
     cluster.forgets("vms", vm("v", 8))
     assert cluster.placed("x") == {"daemon": "n"}
+
+
+@pytest.mark.parametrize(
+    "word", [vm("v", 8), ExternalNode("n", {"vcore": 2}), ExternalNode("n", occupied={"vcore": 8})]
+)
+def test_what_the_rm_is_asked_about_is_not_placed_where_a_source_took_the_room(word: ExternalObject) -> None:
+    """What is proposed is booked, and the RM only has to say yes; but a host must not be over-committed knowingly."""
+    cluster = Asking()
+    cluster.node("n", vcore=10)
+    cluster.app("x", "root.a")
+    cluster.ask("x", "small", vcore=1)
+    cluster.ask("x", "large", vcore=4)
+    assert cluster.open == [("small", "n"), ("large", "n")]
+    cluster.do(says("vms", word))
+    assert allocations(cluster.yes()) == [("x", "small", "n")], "the latest goes first, as few as must"
+    assert [*cluster.pending("x")] == ["large"]
+    cluster.do(forgets("vms", word))
+    assert allocations(cluster.yes()) == [("x", "large", "n")]

@@ -394,12 +394,20 @@ class PartitionExternal:
         if held is not None and held.app is app:
             demand = partition.demand_of(item, shape, held.submission, held.created_ns)
             partition.adoption.change(held, demand, node_id, "", out, now_ns, echo=False)
+            self._taken(node_id, out)
             return
         if held is not None:
             self._release(held, f"it is of application {app_id or 'nobody'} now", out, now_ns)
         allocation = partition.allocation_of(item, app, shape, partition.node_lives.number(), now_ns)
         allocation.source = entry.source
         partition.adoption.adopt(allocation, out, now_ns, echo=False)
+        self._taken(node_id, out)
+
+    def _taken(self, node_id: str, out: Outcome) -> None:
+        """The RM may be being asked about what is now another's: it would be over-committed with open eyes."""
+        node = self._partition.nodes[node_id]
+        if node.inquiries:
+            self._partition.questions.node_shrank(node, out)
 
     def _end_allocation(self, entry: ExternalEntry, app_id: str, out: Outcome, now_ns: int) -> None:
         held = self._held(entry, app_id)

@@ -71,6 +71,8 @@ class NodeLives:
         node.lent = lent
         if on is not None:
             partition.external.node_is_there(on, out, now_ns, came=came)
+            if node.inquiries:  # (a source may have taken the room meanwhile)
+                partition.questions.node_shrank(node, out)
 
     def _add(self, node_id: str, merged: Merged, out: Outcome, now_ns: int) -> Node:
         partition = self._partition

@@ -160,6 +160,16 @@ def test_what_was_placed_before_the_clock_ran_out_has_the_offer() -> None:
     assert state(cluster) is OfferState.RETURNED
 
 
+def test_an_idle_time_that_is_said_otherwise_counts_from_when_it_was_idle() -> None:
+    cluster = lent(offer("o1", idle_s=100), offer("o2", "n2", idle_s=10))
+    cluster.wait(5)
+    cluster.says(SOURCE, offer("o1", idle_s=20), offer("o2", "n2", idle_s=50))
+    cluster.wait(15)
+    assert (state(cluster, "o1"), state(cluster, "o2")) == (OfferState.RETURNED, OfferState.OFFERED)
+    cluster.wait(30)
+    assert state(cluster, "o2") is OfferState.RETURNED
+
+
 def test_the_youngest_of_the_idle_ones_goes_first() -> None:
     cluster = lent(offer("old", idle_s=10, vcore=4))
     cluster.wait(1)

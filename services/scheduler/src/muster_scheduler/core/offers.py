@@ -74,6 +74,8 @@ class Offers:
         if not wanted:
             if entry.offer_state is OfferState.REVOKED:
                 self._go(entry, OfferEvent.KEEP, out)
+            if due_ns := due_of(entry):  # (its time may be another one now)
+                self._partition.deadlines.append((due_ns, entry))
             return
         if entry.offer_state is OfferState.OFFERED:
             self._go(entry, OfferEvent.REVOKE, out)

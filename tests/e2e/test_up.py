@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +99,30 @@ async def test_a_second_one_is_refused_with_one_line(up: Up, tmp_path: Path) -> 
     assert "is in use by another process" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert up.get("/health/ready")[0] == 200
+
+
+async def test_a_wide_address_is_for_who_has_a_token(tmp_path: Path) -> None:
+    token = "e2e-token-0123456789"
+    tokens = json.dumps({"ops": {"role": "read", "token": token}})
+    up = Up(tmp_path / "data")
+    port = up.http.rpartition(":")[2]
+    wide = [f"0.0.0.0:{port}" if argument == up.http else argument for argument in up.arguments]
+    refused = _run(*wide)
+    assert refused.returncode == 2
+    assert f"gateway.http_address 0.0.0.0:{port}: others reach it" in refused.stderr
+    up.process = LocalProcess(muster_command(*wide, "--set", f"gateway.http_tokens={tokens}"), tmp_path / "up.log")
+    try:
+        await up.start()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            up.get("/ws/v1/partitions")
+        request = urllib.request.Request(
+            f"http://{up.http}/ws/v1/partitions", headers={"Authorization": f"Bearer {token}"}
+        )
+        answer = await asyncio.to_thread(urllib.request.urlopen, request, timeout=10)
+        with answer:
+            assert isinstance(json.load(answer), list)
+        assert up.get("/health/ready") == (200, b"SERVING\n")
+        assert up.process.stop() == 0
+        assert token not in up.process.log_file.read_text()
+    finally:
+        up.process.kill()

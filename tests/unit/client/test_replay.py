@@ -39,6 +39,7 @@ class Cluster:
         self.placed: dict[str, str] = {}
         self.waiting: list[str] = []
         self.http = ""
+        self.token = ""
         self.server: uvicorn.Server
         self.reason = "NO_NODE_HAS_ROOM"
         self.twist: Callable[[list[si.Allocation]], list[si.Allocation]] = lambda new: new
@@ -77,6 +78,8 @@ class Cluster:
         return JSONResponse([{"clusterId": "other", "name": "default"}, name])
 
     async def events(self, request: Request) -> JSONResponse:
+        if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+            return JSONResponse({"status_code": 401}, 401)
         assert request.query_params["count"] == "1"
         highest = 41 if self.placed else 0
         return JSONResponse({"LowestID": 0, "HighestID": highest, "EventRecords": [{}] if self.placed else None})
@@ -252,6 +255,18 @@ async def test_a_rest_front_that_is_not_there_is_said_before_anything_is_sent(
         with pytest.raises(ReplayFailed, match=rf"REST front at http://{http} has not answered within .* nothing was"):
             await replay(write(tmp_path, NODES, PODS), options(cluster, http=http, rest_timeout_s=0.3))
     assert not cluster.gateway.registrations
+
+
+async def test_a_rest_front_that_asks_for_a_token_gets_it_or_is_told_of(cluster: Cluster, tmp_path: Path) -> None:
+    trace = write(tmp_path, NODES, PODS)
+    cluster.token = "a-token-0123456789"
+    with pytest.raises(
+        ReplayFailed, match=r"answers 401 Unauthorized: expected a token .*--token-file or MUSTER_TOKEN"
+    ):
+        await replay(trace, options(cluster))
+    assert not cluster.gateway.registrations
+    report = await replay(trace, options(cluster, token="a-token-0123456789"))
+    assert report.good
 
 
 async def test_a_rest_front_that_goes_away_ends_the_replay_in_time(cluster: Cluster, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from muster_scheduler.core.external import (
     ExternalQueue,
     OfferState,
 )
-from muster_scheduler.core.external_books import ExternalEntry, OnNode, PartitionBooks
+from muster_scheduler.core.external_books import ExternalEntry, PartitionBooks
 from muster_scheduler.core.objects import Allocation, Node
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def check(partition: Partition, must: Must, *, merges: bool) -> None:
     """
     books = partition.external.books
     _check_files(books, must)
+    _check_offers(partition, must)
     _check_allocations(partition, must)
     _check_applications(partition, must)
     if merges:
@@ -74,6 +75,22 @@ def _check_files(books: PartitionBooks, must: Must) -> None:
     must(owned == sum(map(bool, whose)), "an application's allocation is not filed")
     for entry in everything:
         must(entry.owner.entries.get((entry.kind, entry.object_id)) is entry, f"{entry}: its source does not know it")
+
+
+def _check_offers(partition: Partition, must: Must) -> None:
+    """Clocks run in their states only; nothing that is wanted back is kept where everything fits."""
+    for entry in partition.external.books.entries(ExternalKind.OFFER):
+        state = entry.offer_state
+        must(state is not None, f"{entry} has no state")
+        must(bool(entry.deadline_ns) == (state is OfferState.REVOKED), f"{entry}: {state}, due {entry.deadline_ns}")
+        must(not entry.idle_since_ns or state is OfferState.OFFERED, f"{entry}: {state}, idle {entry.idle_since_ns}")
+        must(not entry.withdrawn or state is OfferState.REVOKED, f"{entry}: {state}, though its source forgot it")
+        if not partition.searching:
+            continue
+        node = partition.nodes.get(getattr(entry.said, "node_id", ""))
+        must(node is None or node.lent, f"{node}: nobody looks at what is used of it")
+        kept = state is OfferState.REVOKED and (node is None or min(node.available, default=0) >= 0)
+        must(not kept, f"{entry} is wanted back, and kept though everything on {node} fits without it")
 
 
 def _check_allocations(partition: Partition, must: Must) -> None:
@@ -125,27 +142,30 @@ def _check_applications(partition: Partition, must: Must) -> None:
 
 
 def _check_nodes(partition: Partition, must: Must) -> None:
-    books = partition.external.books
+    about: dict[str, dict[str, list[ExternalEntry]]] = {}
+    for entry in sorted(partition.external.books.entries(), key=lambda each: each.order):
+        node_id = getattr(entry.said, "node_id", None)
+        # (What the partition cannot count in is as good as not said.)
+        if node_id is not None and ("types" not in entry.problem or entry.kind is ExternalKind.ALLOCATION):
+            about.setdefault(node_id, {}).setdefault(entry.source, []).append(entry)
     for node in partition.nodes.values():
-        _check_node(partition, node, must)
-    for node_id, on in books.nodes.items():
-        if node_id in partition.nodes:
-            continue
-        must(not any(_brings(books, source, node_id) for source in books.sources), f"node {node_id} should be there")
-        for entry in on.nodes.values():
-            must(bool(entry.problem), f"{entry} counts, though its node is not there")
+        _check_node(partition, node, about.get(node.node_id, {}), must)
+    for node_id, said in about.items():
+        if node_id not in partition.nodes:
+            must(not any(map(_brings, said.values())), f"node {node_id} should be there")
+            for entry in [entry for entries in said.values() for entry in entries]:
+                counts = entry.kind is ExternalKind.NODE and not entry.problem
+                must(not counts, f"{entry} counts, though its node is not there")
 
 
-def _check_node(partition: Partition, node: Node, must: Must) -> None:
-    books, types = partition.external.books, partition.types
-    on = books.nodes.get(node.node_id)
-    sources = _sources_of(on) if on is not None else []
+def _check_node(partition: Partition, node: Node, said_of: dict[str, list[ExternalEntry]], must: Must) -> None:
+    sources = list(said_of)
     must(list(node.sources) == sources, f"{node}: sources {node.sources}, should be {sources}")
     report = node.reported
     if not sources:
         must(node.of_rm, f"{node} is nobody's")
         must(report is None or 0 in (report.capacity or {}).values(), f"{node} keeps what the RM says for nobody")
-    brought = any(_brings(books, source, node.node_id) for source in sources)
+    brought = any(map(_brings, said_of.values()))
     must(node.of_rm or brought, f"{node} should not be there")
     if report is None and not sources:
         return
@@ -160,27 +180,22 @@ def _check_node(partition: Partition, node: Node, must: Must) -> None:
         occupied.update(report.occupied)
         attributes.update(report.attributes)
         schedulable = report.schedulable
-    for source in sources:
-        entries = [
-            entry
-            for entry in books.sources[source].entries.values()
-            if getattr(entry.said, "node_id", None) == node.node_id
-        ]
+    for entries in said_of.values():
         schedulable = schedulable and not any(entry.holds for entry in entries)
         own: dict[str, int] | None = None
         complete = False
-        for entry in sorted(entries, key=lambda each: each.order):
+        for entry in entries:
             match entry.said:
-                case ExternalNode() as said if not entry.problem:
+                case ExternalNode() as said:
                     own = None if said.capacity is None else dict(said.capacity)
                     complete = said.whole and own is not None
                     schedulable = schedulable and said.schedulable
                     for name, value in said.occupied.items():
                         occupied[name] = occupied.get(name, 0) + value
                     attributes = {**said.attributes, **attributes}
-        for entry in sorted(entries, key=lambda each: each.order):
+        for entry in entries:
             match entry.said:
-                case ExternalOffer() as offer if not entry.problem:
+                case ExternalOffer() as offer:
                     own, complete = own or {}, True
                     if entry.offer_state is OfferState.OFFERED:
                         own = {
@@ -200,31 +215,23 @@ def _check_node(partition: Partition, node: Node, must: Must) -> None:
     must(counted == used, f"{node}: occupied {counted}, should be {used}")
     must(node.attributes == attributes, f"{node}: attributes {node.attributes}, should be {attributes}")
     must(node.schedulable == schedulable, f"{node}: schedulable {node.schedulable}, should be {schedulable}")
-    must(types is node.types, f"{node} counts in other types")
+    must(partition.types is node.types, f"{node} counts in other types")
 
 
-def _sources_of(on: OnNode) -> list[str]:
-    """Those of whom something counts. (What the partition cannot count in does not.)"""
-    found = {source for source, entry in on.nodes.items() if "types" not in entry.problem}
-    found |= {source for source, offers in on.offers.items() if any("types" not in each.problem for each in offers)}
-    return sorted(found | {*on.allocations})
-
-
-def _brings(books: PartitionBooks, source: str, node_id: str) -> bool:
-    node = books.entry(source, ExternalKind.NODE, node_id)
-    said = node.said if node is not None and "types" not in node.problem else None
-    if isinstance(said, ExternalNode):
-        if not said.brings:
-            return False
-        if said.capacity is not None and any(said.capacity.values()):
-            return True
+def _brings(entries: list[ExternalEntry]) -> bool:
+    """Whether a source brings the node of which it says all this."""
+    for entry in entries:
+        match entry.said:
+            case ExternalNode() as said:
+                if not said.brings:
+                    return False
+                if said.capacity is not None and any(said.capacity.values()):
+                    return True
     return any(
         isinstance(entry.said, ExternalOffer)
-        and entry.said.node_id == node_id
         and entry.offer_state in (OfferState.OFFERED, OfferState.REVOKED)
-        and "types" not in entry.problem
         and any(entry.said.quantities.values())
-        for entry in books.sources[source].entries.values()
+        for entry in entries
     )
 
 

@@ -75,6 +75,18 @@ async def test_ready_is_what_every_service_says(
         assert (await asyncio.to_thread(probe, url, 2.0))[0] is (status == 200)
 
 
+@pytest.mark.parametrize(("healthy", "status"), [(True, 200), (False, 503)])
+async def test_who_is_ready_with_a_problem_shows_it(healthy: bool, status: int) -> None:
+    async def check() -> bool:
+        return healthy
+
+    app = operations.operations_app({"b": _bad}, healthy={"b": check})
+    async with served(app) as url, httpx.AsyncClient() as client:
+        answer = await client.get(f"{url}/health/ready")
+        assert (answer.status_code, answer.json()["problems"]) == (status, ["b: the log does not answer"])
+        assert answer.json()["services"] == {"b": "ready" if healthy else "not ready"}
+
+
 async def test_metrics_are_exposed_and_the_rest_goes_to_the_service() -> None:
     service = Starlette(routes=[Route("/ws/v1/x", lambda request: PlainTextResponse("from the service"))])
     asked.inc()

@@ -22,14 +22,20 @@ HealthCheck = Callable[[], Awaitable[bool]]
 ProblemCheck = Callable[[], Awaitable[list[str]]]
 
 
-def operations_app(problems: Mapping[str, ProblemCheck], mounted: ASGIApp | None = None) -> Starlette:
+def operations_app(
+    problems: Mapping[str, ProblemCheck],
+    mounted: ASGIApp | None = None,
+    healthy: Mapping[str, HealthCheck] | None = None,
+) -> Starlette:
     """``/health/live``, ``/health/ready`` and ``/metrics``, and everything else to ``mounted``.
 
-    Live: the process's event loop turns. Ready: no service has a problem, and each says so in time; else 503 with what
-    they are.
+    Live: the process's event loop turns. Ready: every service is, and says so in time; else 503. Either way with what
+    does not work.
 
     :param problems: by service: asks what does not work there now, one sentence each.
+    :param healthy: by service, where it may be ready all the same (a source outside is away); else without a problem.
     """
+    ready_when = healthy or {}
 
     async def live(request: Request) -> Response:
         return JSONResponse({"status": "live"})
@@ -37,8 +43,11 @@ def operations_app(problems: Mapping[str, ProblemCheck], mounted: ASGIApp | None
     async def ready(request: Request) -> Response:
         names = list(problems)
         answers = await asyncio.gather(*(_ask(problems[name]) for name in names))
-        good = not any(answers)
         services = {name: "not ready" if answer else "ready" for name, answer in zip(names, answers, strict=True)}
+        for name in names:
+            if name in ready_when and await _is_so(ready_when[name]):
+                services[name] = "ready"
+        good = all(one == "ready" for one in services.values())
         body = {
             "status": "ready" if good else "not ready",
             "services": services,
@@ -58,6 +67,15 @@ def operations_app(problems: Mapping[str, ProblemCheck], mounted: ASGIApp | None
     if mounted is not None:
         routes.append(Mount("/", app=mounted))
     return Starlette(routes=routes)
+
+
+async def _is_so(check: HealthCheck) -> bool:
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            return await check()
+    except Exception as error:  # likewise
+        log.warning("health check failed", error=repr(error))
+        return False
 
 
 async def _ask(check: ProblemCheck) -> list[str]:

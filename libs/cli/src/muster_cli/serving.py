@@ -156,7 +156,7 @@ def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_scheduler.service.app import SchedulerService
 
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
-    opened = _operations("scheduler", settings.scheduler.http_address, service.problems)
+    opened = _operations("scheduler", settings.scheduler.http_address, service.problems, service.healthy)
     return Plan(opened, [Part("scheduler", service)], [service.healthy])
 
 
@@ -187,16 +187,20 @@ def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     if not settings.log.derived_topics:
         raise UsageError("log.derived_topics is false: there is nowhere to derive to")
     service = FaustDerive(settings.derive, settings.log, bus, clock)
-    opened = _operations("derive", settings.derive.http_address, service.problems)
+    opened = _operations("derive", settings.derive.http_address, service.problems, service.healthy)
     return Plan(opened, [Part("derive", service)], [service.healthy])
 
 
-def _operations(name: str, address: str, problems: operations.ProblemCheck) -> list[Opened]:
+def _operations(
+    name: str, address: str, problems: operations.ProblemCheck, healthy: operations.HealthCheck
+) -> list[Opened]:
     """``/health`` and ``/metrics`` of a service that has no HTTP of its own, where an address is given."""
     if not address:
         return []
     addresses.check_free(f"{name}.http_address", address)
-    server = HttpServer(operations.operations_app({name: problems}), address, operations.STOP_TIMEOUT_S)
+    server = HttpServer(
+        operations.operations_app({name: problems}, healthy={name: healthy}), address, operations.STOP_TIMEOUT_S
+    )
     return [Opened("http", server.start, server.stop)]
 
 

@@ -150,6 +150,24 @@ class Bench:
             await reader.close()
         return found
 
+    async def spoken(self) -> list[tuple[str, str]]:
+        """What is on the log now, in order: (source, the state or an object's id)."""
+        reader = await self.log.reader(self.topics.requests, 0, 0)
+        found: list[tuple[str, str]] = []
+        try:
+            while records := await reader.read(100, 0.01):
+                for record in records:
+                    said = pb.RequestEnvelope.FromString(record.value or b"").external
+                    found += [(said.source, change.id) for change in said.changes]
+                    found += [(said.source, said.note.state)] if said.HasField("note") else []
+        finally:
+            await reader.close()
+        return found
+
+    async def noted(self, source: str) -> list[str]:
+        """The states of a source that are on the log now."""
+        return [word for who, word in await self.spoken() if who == source and word.isupper()]
+
 
 @pytest.fixture
 async def bench_of() -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
@@ -352,8 +370,8 @@ async def test_an_informer_that_ends_by_a_defect_ends_alone(
             with pytest.raises(NotSynced, match="broken: its informer failed: RuntimeError: ") as error:
                 await synced(service)
             assert "vms" not in error.value.informers
-            found = await bench.heard(lambda found: SourceState.LIVE in states(found))
-            assert SourceState.STALE not in states(found)  # or decisions would begin without it
+            found = await bench.heard(lambda found: any(isinstance(each, UpdateExternal) for each in found))
+            assert set(states(found)) == {SourceState.LISTING}  # or decisions would begin without it
         else:
             await synced(service)
             (problem,) = service.problems()
@@ -410,3 +428,36 @@ async def test_offers_that_are_returned_go_back_to_a_source_that_lends(bench_of:
             while not lender.given_back:  # noqa: ASYNC110 - the source is told, and tells nobody
                 await asyncio.sleep(0.01)
         assert lender.given_back == ["o-1"]
+
+
+# ---- what moves from one source to another while nobody looks --------------------------------------------------------
+
+
+async def test_no_source_is_live_before_all_of_its_rm_have_listed(bench_of: BenchOf) -> None:
+    # An informer has another name since this start; under the old one nothing is listed, and at once.
+    bench = await bench_of(old=Source(), new=Source([node(1)], away="not yet"), other=Source([node(2)]))
+    tables = {"old": table("old"), "new": table("new"), "other": {**table("other"), "rm": "rm-2"}}
+    async with bench.running(informers=tables) as service:
+        async with asyncio.timeout(WITHIN_S):
+            while await bench.noted("other") != ["LISTING", "LIVE"]:
+                pass  # (another RM's: it waits for nobody)
+        assert await bench.noted("old") == ["LISTING"]
+        bench.sources["new"].away = ""
+        await synced(service)
+        assert await bench.noted("old") == await bench.noted("new") == ["LISTING", "LIVE"]
+        order = await bench.spoken()
+        assert order.index(("new", "h1")) < order.index(("old", "LIVE"))
+
+
+async def test_who_is_given_up_holds_nobody_up(bench_of: BenchOf) -> None:
+    bench = await bench_of(vms=Source([node(1)]), away=Source(away="connection refused"))
+    tables = {"vms": table("vms"), "away": table("away", required=False)}
+    async with bench.running(informers=tables, sync_timeout_s=0.3) as service:
+        await synced(service)
+        assert await bench.noted("vms") == ["LISTING", "LIVE"]
+        assert await bench.noted("away") == ["LISTING", "STALE"]
+        # Whoever comes later waits for nobody.
+        bench.sources["away"].away = ""
+        async with asyncio.timeout(WITHIN_S):
+            while await bench.noted("away") != ["LISTING", "STALE", "LIVE"]:
+                pass

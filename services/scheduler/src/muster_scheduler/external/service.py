@@ -7,6 +7,10 @@ owns; 3 all of them are waited for, up to ``sync_timeout_s``; 4 they follow thei
 What it tells the log, an informer at a time, are its notes: LISTING, LIVE, STALE. Whether anything is decided is not
 said here: the machine hears the notes where it hears the changes (``gate.py``).
 
+LIVE takes away what a life did not name. So no source of an RM is noted LIVE before all others of it have listed, or
+were given up: what moved from one source to another while nobody looked (a new name for an informer, say) is with the
+new one before it is gone from the old one, and what runs there goes on.
+
 A defect of an informer or handler ends that informer, and its source is stale: nothing else ends with it.
 """
 
@@ -71,6 +75,7 @@ class _Bringing:
 
     :ivar synced: everything of its first listing is on the log.
     :ivar given_up: nobody waits for it any longer.
+    :ivar held: it is LIVE, and this is not noted yet: others of its RM are still listing.
     :ivar outlet: what gives offers back; None: its source lends nothing.
     :ivar died: why it ended by itself; "": it did not. ``outlet_died``: likewise.
     """
@@ -83,6 +88,7 @@ class _Bringing:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     synced: bool = False
     given_up: bool = False
+    held: bool = False
     died: str = ""
     outlet_died: str = ""
 
@@ -94,6 +100,11 @@ class _Bringing:
     def may_be_given_up(self) -> bool:
         """Decisions may go on without it. (Not before one that is required has synced once.)"""
         return self.synced or not self.table.required
+
+    @property
+    def holds_others(self) -> bool:
+        """What it will say may have been another source's before: nothing of those is gone yet."""
+        return not (self.synced or self.given_up or (self.died and self.may_be_given_up))
 
     def doing(self) -> str:
         """What keeps it from being synced, for people."""
@@ -182,7 +193,7 @@ class ExternalService:
             self._clock,
             stale_after_s=table.stale_after_s,
             resync_s=table.resync_s,
-            on_state=lambda state, reason: cache.note(state, table.when_lost == "drain", reason),
+            on_state=lambda state, reason: self._heard(bringing, state, reason),
             log_context=place,
         )
         shared = self._settings.instances
@@ -202,7 +213,8 @@ class ExternalService:
                 taker=taker,
             )
         )
-        return _Bringing(name, table, cache, informer, outlet)
+        bringing = _Bringing(name, table, cache, informer, outlet)  # (what on_state tells of)
+        return bringing
 
     @property
     def gate(self) -> Gate:
@@ -265,7 +277,9 @@ class ExternalService:
         except Exception as error:
             self._died(each, "informer", error)
             if each.may_be_given_up:
+                each.held = False
                 each.cache.note(SourceState.STALE, each.drains, each.died)
+                self._let_go(each.table.rm)
 
     async def _run_cache(self, each: _Bringing) -> None:
         try:
@@ -279,6 +293,7 @@ class ExternalService:
                     task.cancel()
             if not each.may_be_given_up:
                 return
+            self._let_go(each.table.rm)
             # By a way of its own: nothing goes through the cache any more.
             note = SourceNote(SourceState.STALE, each.drains, each.died)
             value = encode(each.table.rm, each.table.partition_name, each.name, self._life, (), note)
@@ -300,6 +315,24 @@ class ExternalService:
         each.died = plain(f"its {what} failed: {type(error).__name__}: {masked_text(str(error))}")
         log.error("informer ended by a defect", source=each.name, what=what, exc_info=error)
 
+    def _heard(self, each: _Bringing, state: SourceState, reason: str) -> None:
+        """Notes an informer's state: LIVE once nobody of its RM is waited for."""
+        each.held = state is SourceState.LIVE and any(
+            other.holds_others for other in self._bringing if other.table.rm == each.table.rm
+        )
+        if not each.held:
+            each.cache.note(state, each.drains, reason)
+
+    def _let_go(self, rm: str) -> None:
+        """Notes what was held, if nobody of the RM is waited for any longer."""
+        of_rm = [each for each in self._bringing if each.table.rm == rm]
+        if any(each.holds_others for each in of_rm):
+            return
+        for each in of_rm:
+            if each.held:
+                each.held = False
+                each.cache.note(SourceState.LIVE, each.drains)
+
     # ---- 3 all of them -----------------------------------------------------------------------------------------------
 
     async def _wait_synced(self) -> None:
@@ -319,9 +352,14 @@ class ExternalService:
                 each.given_up = True
                 log.warning("going on without an informer", source=each.name, why=each.doing(), timeout_s=timeout_s)
                 each.informer.give_up(plain(f"not synced after {timeout_s:g} s: {each.doing()}"))
+                self._let_go(each.table.rm)
         required = {each.name: each.doing() for each in late if each.table.required}
         if required:
             raise NotSynced(timeout_s, required)
+        for each in self._bringing:  # (those that were held have more to write)
+            with contextlib.suppress(LogError):
+                if not each.died:
+                    await each.cache.flushed()
         self._synced = True
         if self._bringing:
             log.info("informers synced", informers=len(self._bringing) - len(late), given_up=len(late))
@@ -334,6 +372,7 @@ class ExternalService:
         except LogError:
             await asyncio.Event().wait()
         each.synced = True
+        self._let_go(each.table.rm)
 
 
 def _problem(each: _Bringing) -> str:

@@ -10,13 +10,14 @@ from muster_bus.topics import HEADER_ERROR, Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_scheduler.core.external import (
+    NOT_CONFIGURED,
     ExternalKind,
     ExternalNode,
     ExternalPool,
     SourceState,
 )
 from muster_scheduler.external.gate import Gate
-from muster_scheduler.service.machine import NOT_CONFIGURED, SchedulerMachine
+from muster_scheduler.service.machine import SchedulerMachine
 from unit.scheduler_service.rig import (
     CONFIG,
     RM,

@@ -7,6 +7,7 @@ import pytest
 from muster_bus.log import OutRecord
 from muster_scheduler import state_codec
 from muster_scheduler.core.external import (
+    NOT_CONFIGURED,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -84,6 +85,19 @@ async def test_sources_are_shown_with_how_far_they_are_and_what_they_have(bench:
         assert check["DiagnosisMessage"] == "source rm1/default/pools (connection refused)"
         # A source that is lost does not make the view a failing service.
         assert (await client.get("/health")).status_code == 200
+
+
+async def test_nobody_misses_a_source_that_was_emptied_and_taken_out_of_the_settings(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.do(noted(STALE, "emptied", NOT_CONFIGURED), noted(STALE, "never", "no such host"))
+    rm.do(said(NODE, source="forgotten"), noted(STALE, "forgotten", NOT_CONFIGURED))
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        health = await client.get("/ws/v1/scheduler/healthcheck")
+        (check,) = [each for each in health.json()["HealthChecks"] if each["Name"] == "External sources"]
+        assert "rm1/default/never (no such host)" in check["DiagnosisMessage"]
+        assert "rm1/default/forgotten" in check["DiagnosisMessage"]
+        assert "emptied" not in check["DiagnosisMessage"]
 
 
 EVERY: list[tuple[ExternalObject, dict[str, object]]] = [

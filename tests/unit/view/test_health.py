@@ -69,7 +69,7 @@ def test_a_node_that_its_rm_shrank_is_named_but_not_unhealthy() -> None:
     cluster.do(UpdateNodes((NodeItem("n1", NodeAction.UPDATE, {}, {"vcore": 1}),)))
     health = checked(cluster)
     assert health.healthy
-    assert health.health_checks[3].diagnosis_message == "over-committed by their RM: rm1/default n1"
+    assert health.health_checks[3].diagnosis_message == "over-committed from outside: rm1/default n1"
 
 
 def _lose_from_app(partition: Partition) -> None:

@@ -35,6 +35,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+# Why a source is STALE that no informer has the name of.
+NOT_CONFIGURED = "no informer of this name is configured any more"
+
 
 class ExternalKind(StrEnum):
     """Of what an object is; parents before those that refer to them."""

@@ -34,7 +34,7 @@ from muster_scheduler.core.commands import (
     UpdateNodes,
 )
 from muster_scheduler.core.config import partition_name
-from muster_scheduler.core.external import SetSource, SourceState, UpdateExternal
+from muster_scheduler.core.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
 from muster_scheduler.core.external_books import ExternalEntry, SourceEntry
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.outcome import ConfigurationAnswer, Outcome, Primary
@@ -61,8 +61,6 @@ _SHOWN_MAX = 256  # characters of an id in a reason
 # What may come before the RM has registered: not knowing the RM does not say that it is somebody else's.
 _BEFORE_REGISTRATION = frozenset({"register", "external"})
 _NO_GATE = Gate()
-# Why a source is stale that no informer of this process has the name of.
-NOT_CONFIGURED = "no informer of this name is configured any more"
 _MAY_HOLD_SECRETS = frozenset({"register", "configuration", "admin", "callback_answers"})
 
 

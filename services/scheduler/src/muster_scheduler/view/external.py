@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from muster_service.go_json import go_json
 
 from muster_scheduler.core.external import (
+    NOT_CONFIGURED,
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,
@@ -202,8 +203,8 @@ def _said(what: ExternalObject) -> dict[str, object]:
 
 
 def lost(rm_id: str, books: ExternalBooks) -> Iterator[str]:
-    """A sentence for each source that is lost."""
+    """A sentence for each source that is lost. One that was emptied before its informer went is missed by nobody."""
     for owner in books.all_sources():
-        if owner.lost:
+        if owner.lost and (owner.entries or owner.reason != NOT_CONFIGURED):
             why = f" ({owner.reason})" if owner.reason else ""
             yield f"source {rm_id}/{owner.partition}/{owner.source}{why}"

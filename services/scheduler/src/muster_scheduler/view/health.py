@@ -82,8 +82,8 @@ class HealthCheck:
         return dao.HealthDao(healthy=all(check.succeeded for check in checks), health_checks=checks)
 
     def _overcommitted(self) -> str:
-        # The RM may shrink a node, or put more on it than fits: its right, not a failure; but worth knowing.
-        return f"over-committed by their RM: {_named(self.overcommitted)}" if self.overcommitted else ""
+        # The RM or a source may shrink a node, or put more on it than fits: no failure, but worth knowing.
+        return f"over-committed from outside: {_named(self.overcommitted)}" if self.overcommitted else ""
 
     def _look_at(self, name: str, partition: Partition) -> Iterator[None]:
         for queue in partition.queues.values():

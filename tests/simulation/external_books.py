@@ -87,11 +87,15 @@ class Held:
 
 @dataclass(slots=True)
 class Said:
-    """What a source said last of an object. ``life``: in which it did; ``stale``: it cannot be relied on any more."""
+    """What a source said last of an object. ``life``: in which it did; ``stale``: it cannot be relied on any more.
+
+    ``withdrawn``: of an offer that its source forgot before it was given back: it goes when nothing needs it.
+    """
 
     what: ExternalObject
     life: str
     stale: bool = False
+    withdrawn: bool = False
 
 
 @dataclass(slots=True)
@@ -246,11 +250,21 @@ class Books:
             if change.what is not None:
                 source.objects[key] = Said(change.what, command.life, change.stale)
             elif change.stale:
-                if key in source.objects:
+                if key in source.objects and not source.objects[key].withdrawn:
                     source.objects[key].stale = True
                     source.objects[key].life = command.life
             else:
-                source.objects.pop(key, None)
+                self._forget(source, key)
+
+    def _forget(self, source: Source, key: Key) -> None:
+        """A source says nothing of an object any more."""
+        said = source.objects.get(key)
+        if said is None:
+            return
+        if key[0] is ExternalKind.OFFER and self.is_lent(source.name, key[1]):
+            said.withdrawn = True
+        else:
+            del source.objects[key]
 
     def _source(self, command: SetSource) -> None:
         source = self._source_of(command.source, command.life)
@@ -260,7 +274,7 @@ class Books:
         if command.state is SourceState.LIVE:
             source.lost, source.reason = False, ""
             for key in [key for key, said in source.objects.items() if said.life != command.life]:
-                del source.objects[key]
+                self._forget(source, key)
 
     def _source_of(self, name: str, life: str) -> Source:
         source = self.sources.setdefault(name, Source(name, life))
@@ -285,11 +299,25 @@ class Books:
 
     def is_offered(self, source: Source, offer: ExternalOffer) -> bool:
         """It may be used for something new."""
-        return not offer.revoked and self.offer_states.get((source.name, offer.offer_id)) != "RETURNED"
+        withdrawn = source.objects[ExternalKind.OFFER, offer.offer_id].withdrawn
+        return not offer.revoked and not withdrawn and self.is_lent(source.name, offer.offer_id)
 
-    def is_lent(self, source: Source, offer: ExternalOffer) -> bool:
+    def is_lent(self, source: str, offer_id: str) -> bool:
         """It was not given back."""
-        return self.offer_states.get((source.name, offer.offer_id)) != "RETURNED"
+        return self.offer_states.get((source, offer_id)) != "RETURNED"
+
+    def lent(self, node_id: str) -> Amounts | None:
+        """What is lent of a node, to be asked back or not; None: somebody has it otherwise."""
+        if node_id in self.rm_nodes:
+            return None
+        sums: Amounts = {}
+        for source, node, offers, _ in self.parts(node_id):
+            if node is not None and node.capacity is not None:
+                return None
+            for offer in offers:
+                if self.is_lent(source.name, offer.offer_id):
+                    sums = plus(sums, offer.quantities)
+        return sums
 
     def effective(self, node_id: str) -> Effective | None:
         """What counts of a node, with all who speak of it; None: it is not there."""
@@ -318,7 +346,7 @@ class Books:
                 capacity = plus(capacity or {}, offer.quantities if self.is_offered(source, offer) else {})
                 if self.is_offered(source, offer):
                     attributes = {**offer.attributes, **attributes}
-                brought = brought or (may_bring and self.is_lent(source, offer))
+                brought = brought or (may_bring and self.is_lent(source.name, offer.offer_id))
             if capacity is not None:
                 spoken.append((capacity, bool(lent) or (node is not None and node.whole)))
             schedulable = schedulable and trusted

@@ -15,7 +15,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.core.commands import Command, NodeAction, UpdateNodes
-from muster_scheduler.core.external import ExternalOffer, SourceState
+from muster_scheduler.core.external import ExternalKind, ExternalOffer, SourceState
 from muster_scheduler.external import codec
 from simulation import external_wire as wire
 from simulation.books import Amounts, must
@@ -29,6 +29,7 @@ class Laws:
     """Beside one life.
 
     :ivar placed: called with each container that was placed, once it is in the books.
+    :ivar now_ns: the time.
     :ivar gate: (life, sources) that must have passed before anything is decided.
     """
 
@@ -41,6 +42,9 @@ class Laws:
         self._must_end: list[Held] = []
         self._answers: Counter[tuple[str, bool]] = Counter()
         self._disputes: dict[str, dict[str, dict[str, int]]] = {}
+        self.now_ns = 0
+        # When an offer was last seen to be needed, or came.
+        self._needed_ns: dict[tuple[str, str], int] = {}
 
     # ---- what goes in ----------------------------------------------------------------------------------------------
 
@@ -217,6 +221,15 @@ class Laws:
         """What is on record is what was said, and what counts of it."""
         books = self.books
         self._check_said()
+        for node_id in dict.fromkeys(held.node_id for held in books.held.values()):
+            lent = books.lent(node_id)
+            if lent is not None:
+                runs = {name: value for name, value in books.containers(node_id).items() if name not in POOLS}
+                must(covers(lent, runs), "offer", f"{runs} runs on {node_id}, and {lent} is lent")
+                for source, _, offers, _ in books.parts(node_id):
+                    for offer in offers:
+                        if not covers(minus(lent, offer.quantities), runs):
+                            self._needed_ns[source.name, offer.offer_id] = self.now_ns
         nodes = books.nodes()
         recorded = {parts[1]: value for parts, value in self.records.get("node", {}).items()}
         if not self.records.get("reg"):
@@ -285,6 +298,10 @@ class Laws:
             for (kind, object_id), said in source.objects.items()
         }
         entries = {parts[1:]: value for parts, value in self.records.get("ext", {}).items()}
+        for key in [key for key, said in objects.items() if said.withdrawn and key not in entries]:
+            self.tally["offer: withdrawn, and gone"] += 1
+            del objects[key], books.sources[key[0]].objects[ExternalKind(key[1]), key[2]]
+            books.offer_states.pop((key[0], key[2]), None)
         must(
             entries.keys() == objects.keys(),
             "ext record",
@@ -306,7 +323,14 @@ class Laws:
         self.books.offer_states[name] = entry.offer_state
         if before != entry.offer_state:
             self.tally[f"offer: {entry.offer_state}"] += 1
-        if offer.revoked:
+            if before is None or entry.offer_state != "RETURNED":
+                self._needed_ns[name] = self.now_ns
+            elif not offer.revoked and not entry.withdrawn:
+                unneeded_ns = self.now_ns - self._needed_ns[name]
+                idle = 0 < offer.idle_ns <= unneeded_ns
+                must(idle, "offer", f"{offer} is given back after {unneeded_ns / 1e9} s")
+                self.tally["offer: given back, idle"] += 1
+        if offer.revoked or entry.withdrawn:
             must(entry.offer_state != "OFFERED", "offer", f"{name} is asked back, and is {entry.offer_state}")
 
     def is_open(self) -> bool:
@@ -357,9 +381,24 @@ class Laws:
                     return True
         return False
 
+    def check_offers_are_back(self) -> None:
+        """The time of everything that was asked back is over, and what was told to go went."""
+        for source in self.books.sources.values():
+            for said in source.of(ExternalKind.OFFER):
+                assert isinstance(said.what, ExternalOffer)
+                back = not self.books.is_lent(source.name, said.what.offer_id)
+                must(back or not (said.what.revoked or said.withdrawn), "offer", f"{said} is not back")
+
     def check_end(self) -> None:
         """Nothing runs any more."""
-        must(not self.books.held, "end", f"{list(self.books.held.values())}")
+        books = self.books
+        must(not books.held, "end", f"{list(books.held.values())}")
+        for source in books.sources.values():
+            for said in source.of(ExternalKind.OFFER):
+                assert isinstance(said.what, ExternalOffer)
+                wanted = said.what.revoked or said.withdrawn or said.what.idle_ns
+                back = not books.is_lent(source.name, said.what.offer_id)
+                must(back or not wanted, "end", f"nothing runs, and {said} was not given back")
 
 
 def nonzero(quantities: state_pb2.Quantities) -> Amounts:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import random
 from collections import Counter
 
@@ -34,7 +33,6 @@ BEGIN_NS = 5_000 * SECOND_NS
 BUDGETS = (1, 3, 2000, 2000)
 REST_EVERY, COMPARE_EVERY = 3, 8
 TICKS_MAX = 2_000
-LENDS = bool(os.environ.get("MUSTER_SIMULATION_LENDS"))
 
 
 class ExternalLife:
@@ -75,7 +73,7 @@ class ExternalLife:
         self.lender: Lender | None = None
         if dice.random() < 0.4:
             self.managers.append(RackManager(self.world, dice, self.tally))
-        if dice.random() < 0.5 and LENDS:
+        if dice.random() < 0.5:
             self.lender = Lender(self.world, dice, self.tally)
             self.managers.append(self.lender)
         if dice.random() < 0.5:
@@ -260,6 +258,7 @@ class ExternalLife:
             else:
                 self.topic[output.key] = output.value
             self._follower.take(Record(wire.TOPICS.state, 0, 0, 0, output.key, output.value))
+        self.laws.now_ns = self.now_ns
         self.laws.heard(outputs)
         if self._check_core:
             for state in self._machine.rms.values():
@@ -332,6 +331,7 @@ class ExternalLife:
             self._do(*(word for each in self.informers for word in each.everything(self.now_ns)))
             self._do(*self.rm.confirm())
         self._check_told()
+        self.laws.check_offers_are_back()
         self.laws.check_rest()
         self._do(*self.rm.wind_up())
         self.now_ns += 100 * SECOND_NS
@@ -346,7 +346,7 @@ class ExternalLife:
         for each in self.informers:
             source = self.books.sources[each.name]
             must(source.state is SourceState.LIVE, "told", f"{each.name} is {source.state}")
-            said = {key: (said.what, said.stale) for key, said in source.objects.items()}
+            said = {key: (said.what, said.stale) for key, said in source.objects.items() if not said.withdrawn}
             is_so = {key: (what, False) for key, what in each.manager.objects.items()}
             must(said == is_so, "told", f"{each.name}: {difference(said, is_so)}")
 

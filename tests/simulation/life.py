@@ -280,7 +280,8 @@ def difference(left: dict[Any, Any], right: dict[Any, Any]) -> str:
 def _shown(key: Any, value: Any) -> str:
     if isinstance(key, bytes) and isinstance(value, bytes):
         kind = parse_state_key(key)[1]
-        return " ".join(str(_MESSAGES[kind].FromString(value)).split())
+        messages = {**_MESSAGES, "source": pb.SourceObject, "ext": pb.ExternalRecord}
+        return " ".join(str(messages[kind].FromString(value)).split())
     return repr(value)
 
 

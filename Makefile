@@ -21,7 +21,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events bench-external openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -100,6 +100,9 @@ bench-export: install-dev ## events from Kafka to PostgreSQL, Parquet and JSON l
 
 bench-derive: install-dev ## events a second that usage and derived topics are made of: pure, embedded, by Faust (RECORDS=100000)
 	@$(BIN)/python -m tests.perf.derive_bench $(if $(RECORDS),--records $(RECORDS)) $(BENCH_ARGS)
+
+bench-external: install-dev ## what other managers' resources cost: 5,000 nodes until known, 2,000 changes/s beside decisions; JSON
+	@$(BIN)/python -m tests.perf.external_bench $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

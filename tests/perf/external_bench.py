@@ -1,0 +1,468 @@
+"""Measures what resources outside of the RM cost: until they are known, and while they change.
+
+.venv/bin/python -m tests.perf.external_bench [--only core|framework|sync|load] [--backend embedded|kafka|both]
+    [--rounds 3] [--seconds 20] [--quick] [--json FILE]
+
+Standard output carries one JSON object, standard error what is being done. Four parts:
+
+core
+    The scheduler alone (``external_core.py``): its core, and its machine with all protobuf. ``share_percent`` is what
+    2,000 changes a second take of one core.
+framework
+    Source to log (``external_framework.py``): informer, handler, cache.
+sync
+    ``muster up`` with an informer that lists 5,000 nodes, of an RM that registered before. ``synced_s``: from the
+    informer's first word on the log (its start) to when the last change was decided, on the log; ``visible_s``: to when
+    the view shows it (asked every 20 ms); ``process_s``: from the start of the process, Python's included.
+load
+    5,000 hosts of a ``redis`` informer, and 2,000 changes a second of them (use, size, VMs) from a process of its own,
+    on and off in turns in one run: 10,000 asks up front again and again (``saturated``), and 500 asks/s, one in a
+    message (``paced``). ``cpu_us_per_change``: what one change takes of all of Muster while nothing is asked, the
+    figure that noise moves least. ``slower_percent`` compares the medians; ``rounds`` has each, to show the noise.
+    Scheduler, driver, Redis and the changes' writer share the machine's cores, so what the last two cost counts as
+    slower, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
+
+import redis  # noqa: E402
+import servers  # noqa: E402
+from chaos.harness import Deployment, embedded, on_kafka, opened_log, records  # noqa: E402
+from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2  # noqa: E402
+from muster_scheduler.external.documents import as_document  # noqa: E402
+from perf.bench import cpu_seconds, machine  # noqa: E402
+from perf.driver import Driver, Shape  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from tests.perf import external_core  # noqa: E402
+
+MODULE = "tests.perf.external_bench"
+NODES, CHANGES_PER_S, TARGET_SYNC_S, TARGET_SLOWER_PERCENT = 5_000, 2_000, 2.0, 10.0
+SOURCE = "hosts"
+ASKS_PER_S = 500.0
+POLL_S, PATIENCE_S = 0.02, 120.0
+
+console = Console(stderr=True)
+
+
+# ---- the other manager ---------------------------------------------------------------------------------------------
+
+
+def documents(nodes: int) -> list[dict[str, object]]:
+    """The inventory."""
+    return [as_document(external_core.host(number), 1) for number in range(nodes)]
+
+
+class HttpInventory:
+    """Answers every request with the inventory."""
+
+    def __init__(self, body: bytes) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = self.headers.get("If-None-Match") == '"1"'
+                self.send_response(304 if known else 200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("ETag", '"1"')
+                self.send_header("Content-Length", "0" if known else str(len(body)))
+                self.end_headers()
+                if not known:
+                    self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hosts.json"
+        Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def fill_redis(url: str, prefix: str, nodes: int) -> dict[str, object]:
+    """Puts the inventory into a hash; gives the informer's table."""
+    client = redis.Redis.from_url(url)
+    client.delete(f"{prefix}.hosts", f"{prefix}.changes")
+    with client.pipeline() as pipeline:
+        for document in documents(nodes):
+            pipeline.hset(f"{prefix}.hosts", f"node/{document['id']}", json.dumps(document))
+        pipeline.xadd(f"{prefix}.changes", {"id": "host-00000", "document": json.dumps(documents(1)[0])})
+        pipeline.execute()
+    client.close()
+    return {"kind": "redis", "url": url, "key": f"{prefix}.hosts", "stream": f"{prefix}.changes"}
+
+
+def change(url: str, prefix: str, nodes: int) -> int:
+    """Changes the inventory at the rate, between the words on and off at standard input; tells how often at its end."""
+    client = redis.Redis.from_url(url)
+    stream, version, said, is_on = external_core.changes(nodes), itertools.count(2), 0, False
+    words: list[str] = []
+
+    def listen() -> None:
+        for line in sys.stdin:
+            words.append(line.strip())  # noqa: PERF401 - one by one, as they come
+        words.append("end")
+
+    Thread(target=listen, daemon=True).start()
+    began = due = 0.0
+    while True:
+        while words:
+            word = words.pop(0)
+            if word == "end":
+                return 0
+            if is_on and word == "off":
+                print(json.dumps({"changes": said, "seconds": round(time.monotonic() - began, 2)}), flush=True)
+            is_on, said = word == "on", 0
+            began = due = time.monotonic()
+        if not is_on:
+            time.sleep(0.01)
+            continue
+        with client.pipeline() as pipeline:
+            for _ in range(external_core.PER_BATCH):
+                each = next(stream)
+                key = f"{each.kind.value}/{each.object_id}"
+                entry = {"id": each.object_id, "kind": each.kind.value}
+                if each.what is None:
+                    pipeline.hdel(f"{prefix}.hosts", key)
+                    entry |= {"op": "delete", "version": str(next(version))}
+                else:
+                    document = json.dumps(as_document(each.what, next(version)))
+                    pipeline.hset(f"{prefix}.hosts", key, document)
+                    entry["document"] = document
+                pipeline.xadd(f"{prefix}.changes", entry, maxlen=200_000)  # type: ignore[arg-type]
+            pipeline.execute()
+        said += external_core.PER_BATCH
+        due += external_core.PER_BATCH / CHANGES_PER_S
+        time.sleep(max(due - time.monotonic(), 0.0))
+
+
+# ---- Muster --------------------------------------------------------------------------------------------------------
+
+
+def deploy(
+    backend: str,
+    place: Path,
+    addresses: Mapping[str, str],
+    table: Mapping[str, object] | None,
+    rm_id: str,
+    environment: Mapping[str, str] | None = None,
+) -> Deployment:
+    """Muster, with one informer or none."""
+    place.mkdir(parents=True, exist_ok=True)
+    is_kafka = backend == "kafka"
+    if is_kafka:
+        deployment = on_kafka(place, addresses["kafka"], addresses["redis"], environment)
+    else:
+        deployment = embedded(place, environment)
+    if table is not None:
+        rows = {**table, "rm": rm_id}
+        lines = [f"[scheduler.external.informers.{SOURCE}]", *(f"{key} = {json.dumps(rows[key])}" for key in rows)]
+        (place / "settings.toml").write_text("\n".join(lines) + "\n")
+        name = "scheduler" if is_kafka else "up"
+        deployment.processes[name].command += ["--settings", str(place / "settings.toml")]
+    return deployment
+
+
+def get(http: str, path: str) -> Any:
+    """What REST says; None: nothing yet."""
+    with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(f"{http}{path}", timeout=10) as answer:
+        return json.loads(answer.read())
+    return None
+
+
+async def until_live(http: str, rm_id: str, nodes: int) -> int:
+    """Returns when the view shows the source complete; gives that moment."""
+    give_up = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up:
+        found = await asyncio.to_thread(get, http, f"/ws/v1/external?rm={rm_id}")
+        for each in found or []:
+            if each["source"] == SOURCE and each["state"] == "LIVE" and each["objects"].get("node", 0) >= nodes:
+                return time.time_ns()
+        await asyncio.sleep(POLL_S)
+    raise TimeoutError(f"source {SOURCE} is not complete within {PATIENCE_S:.0f} s: {found}")
+
+
+# ---- until it is known ---------------------------------------------------------------------------------------------
+
+
+async def sync(
+    backend: str, place: Path, addresses: Mapping[str, str], table: Mapping[str, object], nodes: int
+) -> dict[str, float]:
+    """One start of an informer that lists everything."""
+    rm_id = "bench-sync"
+    # 1. an RM that registered before, in the same log
+    first = deploy(backend, place, addresses, None, rm_id)
+    async with first.running(), Driver(first.gateway, rm_id, Shape(nodes=10, asks=10)).client() as rm:
+        await rm.register()
+    # (On Kafka the same topics, in the embedded log the same file.)
+    same = {"MUSTER_LOG__TOPIC_PREFIX": first.log_settings.topic_prefix} if backend == "kafka" else None
+    second = deploy(backend, place, addresses, table, rm_id, same)
+    second.log_settings = first.log_settings
+    # 2. Muster with its informer
+    began_ns = time.time_ns()
+    for process in second.processes.values():
+        process.start()
+    try:
+        seen_ns = await until_live(second.http, rm_id, nodes)
+        found = await asyncio.to_thread(get, second.http, f"/ws/v1/partition/default/nodes?rm={rm_id}")
+        assert len(found) >= nodes, f"{len(found)} nodes in the view, expected {nodes}"
+    except BaseException:
+        console.print(second.logs(), markup=False, highlight=False)
+        raise
+    finally:
+        await second.stop()
+    # 3. when, by the log
+    async with opened_log(second.log_settings) as (log, topics):
+        partition = topics.partition_of(rm_id)
+        started_ms = min(
+            record.timestamp_ms
+            for record in await records(log, topics.requests, partition)
+            if envelope_pb2.RequestEnvelope.FromString(record.value or b"").WhichOneof("body") == "external"
+        )
+        live_ms = next(
+            record.timestamp_ms
+            for record in await records(log, topics.state, partition)
+            if (record.key or b"").split(b"/")[1] == b"source"
+            and state_pb2.SourceObject.FromString(record.value or b"").state == "LIVE"
+        )
+    return {
+        "synced_s": round((live_ms - started_ms) / 1e3, 3),
+        "visible_s": round(seen_ns / 1e9 - started_ms / 1e3, 3),
+        "process_s": round((seen_ns - began_ns) / 1e9, 2),
+    }
+
+
+async def all_syncs(
+    backend: str, work: Path, addresses: Mapping[str, str], rounds: int, nodes: int
+) -> dict[str, dict[str, Any]]:
+    """Every kind of informer, some rounds each."""
+    body = json.dumps(documents(nodes)).encode()
+    (work / "hosts.json").write_bytes(body)
+    server = HttpInventory(body)
+    tables: dict[str, Mapping[str, object]] = {
+        "file": {"kind": "file", "path": str(work / "hosts.json")},
+        "http": {"kind": "http", "url": server.url},
+    }
+    if "redis" in addresses:
+        tables["redis"] = fill_redis(addresses["redis"], f"bench-{time.time_ns()}", nodes)
+    result: dict[str, dict[str, Any]] = {}
+    try:
+        for kind, table in tables.items():
+            runs = []
+            for number in range(rounds):
+                runs.append(await sync(backend, work / f"{backend}-{kind}-{number}", addresses, table, nodes))
+                console.print(f"sync, {backend}, {kind}: {runs[-1]}")
+            result[kind] = {name: statistics.median(run[name] for run in runs) for name in runs[0]} | {"rounds": runs}
+            result[kind]["good"] = result[kind]["visible_s"] < TARGET_SYNC_S
+    finally:
+        server.stop()
+    return result
+
+
+# ---- while it changes ----------------------------------------------------------------------------------------------
+
+
+async def load(
+    backend: str, work: Path, addresses: Mapping[str, str], rounds: int, seconds: float, nodes: int
+) -> dict[str, Any]:
+    """Asks decided without and with changes, in turns."""
+    rm_id, prefix = "bench-load", f"bench-{time.time_ns()}"
+    deployment = deploy(
+        backend, work / f"{backend}-load", addresses, fill_redis(addresses["redis"], prefix, nodes), rm_id
+    )
+    command = [sys.executable, "-m", MODULE, "--change", addresses["redis"], prefix, str(nodes)]
+    changer = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert changer.stdin is not None
+    assert changer.stdout is not None
+
+    def tell(word: str) -> None:
+        assert changer.stdin is not None
+        changer.stdin.write(f"{word}\n")
+        changer.stdin.flush()
+
+    segments: list[dict[str, Any]] = []
+    try:
+        async with deployment.running():
+            driver = Driver(deployment.gateway, rm_id, Shape())
+            async with driver.client() as rm:
+                await driver.set_up(rm)
+                await until_live(deployment.http, rm_id, nodes)
+                await driver.ask_up_front(rm, "warm")
+                await driver.release_all(rm, "warm")
+                # 1. what changes cost when nothing is asked
+                cpu_us = await changes_alone(deployment, tell, changer, seconds)
+                console.print(f"load, {backend}: {cpu_us:.0f} µs of CPU for one change")
+                # 2. asks, in turns
+                for number in range(2 * rounds):
+                    # (without, with; with, without; …: what drifts falls on both)
+                    with_changes = number % 4 in (1, 2)
+                    if with_changes:
+                        tell("on")
+                        await asyncio.sleep(0.5)
+                    cpu = sum(cpu_seconds(deployment).values())
+                    began, rates, waves = time.monotonic(), [], 0
+                    while time.monotonic() - began < seconds:
+                        waves += 1
+                        rates.append((await driver.ask_up_front(rm, f"s{number}.{waves}"))["allocations_per_s"])
+                        await driver.release_all(rm, f"s{number}.{waves}")
+                    saturated_cpu = sum(cpu_seconds(deployment).values()) - cpu
+                    paced = await driver.ask_on_a_clock(rm, f"p{number}", ASKS_PER_S, seconds)
+                    made: dict[str, Any] = {}
+                    if with_changes:
+                        tell("off")
+                        made = json.loads(await asyncio.to_thread(changer.stdout.readline))
+                        await asyncio.sleep(1.0)
+                    segments.append(
+                        {
+                            "with_changes": with_changes,
+                            "allocations_per_s": round(statistics.median(rates)),
+                            "waves": waves,
+                            "cpu_us_per_allocation": round(saturated_cpu / waves / driver.shape.asks * 1e6, 1),
+                            "paced_p50_ms": paced["latency_p50_ms"],
+                            "paced_p95_ms": paced["latency_p95_ms"],
+                            **made,
+                        }
+                    )
+                    console.print(f"load, {backend}: {segments[-1]}")
+    finally:
+        changer.terminate()
+        changer.wait()
+        with redis.Redis.from_url(addresses["redis"]) as client:
+            client.delete(f"{prefix}.hosts", f"{prefix}.changes")
+    return {"cpu_us_per_change": round(cpu_us, 1), **compared(segments)}
+
+
+async def changes_alone(
+    deployment: Deployment, tell: Callable[[str], None], changer: subprocess.Popen[str], seconds: float
+) -> float:
+    """CPU of all of Muster for one change, less what it takes at rest; µs."""
+    assert changer.stdout is not None
+    taken = []
+    for word in ("", "on"):
+        if word:
+            tell(word)
+        await asyncio.sleep(0.5)
+        before, began = sum(cpu_seconds(deployment).values()), time.monotonic()
+        await asyncio.sleep(seconds / 2)
+        taken.append((sum(cpu_seconds(deployment).values()) - before) / (time.monotonic() - began))
+    tell("off")
+    made = json.loads(await asyncio.to_thread(changer.stdout.readline))
+    await asyncio.sleep(2.0)
+    return (taken[1] - taken[0]) / (made["changes"] / made["seconds"]) * 1e6
+
+
+def compared(segments: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians without and with changes, and how much worse."""
+
+    def of(name: str, which: bool) -> float:
+        return statistics.median(each[name] for each in segments if each["with_changes"] is which)
+
+    names = ("allocations_per_s", "paced_p50_ms", "paced_p95_ms")
+    result: dict[str, Any] = {
+        "without": {name: of(name, False) for name in names},
+        "with": {name: of(name, True) for name in names},
+    }
+    slower = 100 * (1 - of("allocations_per_s", True) / of("allocations_per_s", False))
+    result["slower_percent"] = round(slower, 1)
+    for name in names[1:]:
+        result[f"{name}_more_percent"] = round(100 * (of(name, True) / of(name, False) - 1), 1)
+    changed = [each for each in segments if each.get("seconds")]
+    result["changes_per_s"] = round(sum(each["changes"] for each in changed) / sum(each["seconds"] for each in changed))
+    result["good"] = slower <= TARGET_SLOWER_PERCENT
+    result["rounds"] = segments
+    return result
+
+
+# ---- all of it -----------------------------------------------------------------------------------------------------
+
+
+def in_a_process(*arguments: str) -> dict[str, Any]:
+    """A part in a process of its own; it prints one JSON object."""
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    return found
+
+
+def alone(quick: bool) -> dict[str, dict[str, Any]]:
+    """The scheduler's own costs."""
+    result = {}
+    for which in ("core", "machine"):
+        more = ["--rounds", "1", "--asks", "5000"] if quick else []
+        result[which] = found = in_a_process("tests.perf.external_core", which, *more)
+        found["share_percent"] = round(found["change_us"] * CHANGES_PER_S / 1e4, 1)
+        console.print(f"{which}: { {name: found[name] for name in found if name != 'rounds_per_s'} }")
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("core", "framework", "sync", "load"), default="")
+    parser.add_argument("--backend", choices=("embedded", "kafka", "both"), default="both")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each segment of load, saturated and paced each")
+    parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--quick", action="store_true", help="one round, three seconds: to see that it works")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--change", nargs=3, metavar=("URL", "PREFIX", "NODES"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.change:
+        return change(options.change[0], options.change[1], int(options.change[2]))
+    rounds, seconds = (1, 3.0) if options.quick else (options.rounds, options.seconds)
+    backends = ("embedded", "kafka") if options.backend == "both" else (options.backend,)
+    result: dict[str, Any] = {"machine": machine(), "nodes": options.nodes}
+
+    def wanted(part: str) -> bool:
+        return options.only in ("", part)
+
+    if wanted("core"):
+        result["core"] = alone(options.quick)
+    if wanted("framework"):
+        result["framework"] = in_a_process("tests.perf.external_framework")
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-bench-")))
+        addresses: dict[str, str] = {}
+        if wanted("sync") or wanted("load"):
+            directory = servers.session_directory()
+            stack.callback(servers.stop_all, directory)
+            for kind in ("redis", "kafka") if "kafka" in backends else ("redis",):
+                addresses[kind] = servers.find(kind, directory).address
+        parts: list[tuple[str, Callable[[str], Any]]] = [
+            ("sync", lambda backend: all_syncs(backend, work, addresses, rounds, options.nodes)),
+            ("load", lambda backend: load(backend, work, addresses, rounds, seconds, options.nodes)),
+        ]
+        for name, part in parts:
+            for backend in backends if wanted(name) else ():
+                result.setdefault(name, {})[backend] = asyncio.run(part(backend))
+    text = json.dumps(result, indent=2) + "\n"
+    if options.json is None:
+        sys.stdout.write(text)
+    else:
+        options.json.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -149,7 +149,10 @@ def event_id_of(header: bytes | None) -> int | None:
 
 def state_key(rm_id: str, kind: str, *parts: str) -> bytes:
     """Key of an object on ``si.state``: rmID/kind/part/part, with '%' and '/' in each part percent-encoded."""
-    return "/".join([_escape(rm_id), kind, *(_escape(part) for part in parts)]).encode()
+    key = "/".join((rm_id, kind, *parts))
+    if "%" in key or key.count("/") > len(parts) + 1:  # (rarely; and every object of every transaction has a key)
+        key = "/".join((_escape(rm_id), kind, *map(_escape, parts)))
+    return key.encode()
 
 
 def rm_state_key(rm_id: str) -> bytes:

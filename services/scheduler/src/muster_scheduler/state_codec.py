@@ -151,7 +151,12 @@ def offer_state_of(value: bytes) -> OfferState | None:
 
 
 def _quantities(values: Mapping[str, int] | None) -> pb.Quantities | None:
-    return None if values is None else pb.Quantities(values={name: saturated(value) for name, value in values.items()})
+    if values is None:
+        return None
+    try:
+        return pb.Quantities(values=values)
+    except ValueError:  # a sum that no int64 holds
+        return pb.Quantities(values={name: saturated(value) for name, value in values.items()})
 
 
 def _demand(partition: str, app_id: str, demand: Demand) -> pb.Demand:
@@ -387,20 +392,18 @@ def _source(what: SourceEntry) -> bytes:
 
 
 def _external(what: ExternalEntry) -> bytes:
-    recorded = pb.ExternalRecord(
+    return pb.ExternalRecord(
         partition=what.partition,
         source=what.source,
         life=what.life,
-        said=codec.to_proto(ExternalChange(what.kind, what.object_id, what.said)),
+        said=codec.to_proto(ExternalChange(what.kind, what.object_id, what.said), stale=what.stale),
         since_ns=what.since_ns,
         problem=what.problem,
         offer_state=what.offer_state or "",
         idle_since_ns=what.idle_since_ns,
         deadline_ns=what.deadline_ns,
         withdrawn=what.withdrawn,
-    )
-    recorded.said.stale = what.stale
-    return recorded.SerializeToString(deterministic=True)
+    ).SerializeToString(deterministic=True)
 
 
 # ---- back ----------------------------------------------------------------------------------------------------------

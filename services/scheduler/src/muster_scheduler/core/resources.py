@@ -137,7 +137,11 @@ class Types:
         """The non-zero entries by name, saturated; what a node has of pooled types is no amount, and is left out."""
         if self.pooled:
             vector = [0 if value > _BOUNDLESS else value for value in vector]
-        return {name: saturated(value) for name, value in zip(self.names, vector, strict=True) if value}
+        return {
+            name: value if INT64_MIN <= value <= INT64_MAX else saturated(value)  # (a call takes longer)
+            for name, value in zip(self.names, vector, strict=True)
+            if value
+        }
 
 
 def _escaped(name: str) -> str:

@@ -61,6 +61,8 @@ def shown(value: object, limit: int = 60) -> str:
 
 def name_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> str:
     """Why a text cannot name something; "": it can."""
+    if type(value) is str and 0 < len(value) <= limit and value.isprintable() and value[0] != " ":
+        return ""  # as nearly always
     if isinstance(value, str) and not value.strip():
         return f"{path}: {shown(value)}, expected a name"
     return text_problem(value, path, limit)
@@ -193,6 +195,9 @@ def _texts_problem(texts: object, path: str) -> str:
     for name, value in texts.items():
         if not isinstance(name, str) or not isinstance(value, str):
             return f"{path}[{shown(name)}]: {shown(value)}, expected a text by name"
+        if name.isascii() and value.isascii():
+            size += len(name) + len(value)
+            continue
         try:
             size += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError:

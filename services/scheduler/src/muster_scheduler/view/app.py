@@ -19,6 +19,7 @@ from muster_scheduler.follower import RmState
 from muster_scheduler.view import dao, external
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.health import HealthCheck
+from muster_scheduler.view.history import History
 from muster_scheduler.view.rest import ViewRest, cooperate
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate
@@ -42,6 +43,7 @@ class ViewService:
             for partition in range(topics.partitions)
         ]
         self.asgi = Starlette(routes=[Mount("", app=ViewRest(self, settings, clock, self._gate))])
+        self._history = History()
         self._health: dict[str | None, tuple[float, dao.HealthDao]] = {}
         self._checking = asyncio.Lock()
         self._server: HttpServer | None = None
@@ -72,6 +74,7 @@ class ViewService:
         # 3. what comes next
         for follower in self._followers:
             self._life.watch(follower.follow(), f"follow-{follower.partition}")
+        self._life.watch(self._sample(), "history")
         if self._server is not None:
             self._life.watch(self._server.serve(), "http")
             await self._server.ready()
@@ -112,6 +115,12 @@ class ViewService:
             except Exception as error:
                 log.warning("view.not_closed", partition=follower.partition, error=str(error))
 
+    async def _sample(self) -> None:
+        """Takes a sample of the history at once, and each minute (that is: each ``history_interval_s``)."""
+        while True:
+            self._history.take(self.states(), self._clock.now_ns())
+            await asyncio.sleep(self.settings.history_interval_s)
+
     # ---- what REST needs -------------------------------------------------------------------------------------------
 
     def states(self) -> Mapping[str, RmState]:
@@ -132,6 +141,10 @@ class ViewService:
         """How old the newest folded record is while there are newer ones: of an RM's partition; None: the most."""
         now_ns = self._clock.now_ns()
         return max((follower.lag_s(now_ns) for follower in self._of(rm_id)), default=0.0)
+
+    def history(self) -> History:
+        """How many applications and allocations there were."""
+        return self._history
 
     def version(self) -> int:
         """The same number: the same state."""

@@ -6,11 +6,12 @@ named in the README. ``?rm=`` names the resource manager; needed only where seve
 
 from __future__ import annotations
 
+import asyncio
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 import structlog
@@ -26,21 +27,27 @@ from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.core.objects import Application, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
+from muster_scheduler.queue_yaml import TEXT_BYTES_MAX
 from muster_scheduler.view import (
+    configured,
     dao,
     explain,
     explain_node,
     explain_queue,
     external,
     go,
+    inside,
     metrics,
     placement_rules,
     render,
     resource_managers,
     snapshot,
+    state_dump,
     usage,
+    utilization,
 )
 from muster_scheduler.view.errors import RequestRefused
+from muster_scheduler.view.history import History
 from muster_scheduler.view.render import Pieces
 from muster_scheduler.view.routes import Routes
 from muster_scheduler.view.settings import ViewSettings
@@ -48,6 +55,7 @@ from muster_scheduler.view.snapshot import NODES_DEFAULT, NODES_MAX, Lag, Sectio
 from muster_scheduler.view.turns import FoldGate, Slice
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 _JSON = "application/json; charset=UTF-8"
 _HEADERS = {
@@ -56,7 +64,13 @@ _HEADERS = {
     "Access-Control-Allow-Methods": "GET, OPTIONS",
     "Access-Control-Allow-Headers": "X-Requested-With,Content-Type,Accept,Origin",
 }
-_ALLOW = {"Allow": "GET, OPTIONS"}
+# Beside GET's.
+_HEADERS_OF = {
+    "GET": _HEADERS,
+    "POST": {**_HEADERS, "Access-Control-Allow-Methods": "OPTIONS, POST"},
+    "PUT": {**_HEADERS, "Access-Control-Allow-Methods": "OPTIONS, PUT"},
+}
+_ALLOW = {"GET": {"Allow": "GET, OPTIONS"}, "POST": {"Allow": "OPTIONS, POST"}, "PUT": {"Allow": "OPTIONS, PUT"}}
 _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 # The core compresses from this size on.
 _GZIP_FROM_BYTES = 1400
@@ -98,6 +112,10 @@ class Snapshot(Protocol):
         """Returns between two folds (bounded)."""
         ...
 
+    def history(self) -> History:
+        """How many applications and allocations there were."""
+        ...
+
     async def health(self, rm_id: str | None) -> dao.HealthDao | None:
         """Health checks; None: there is nothing to look at yet."""
         ...
@@ -113,11 +131,17 @@ class Call:
 
     :ivar path: its parameters from the path.
     :ivar query: its parameters from the query; of a name the first counts, as in Go.
+    :ivar raw_query: the same as it came.
+    :ivar accept: the header, as it came.
+    :ivar body: of a POST; one that is too large is cut behind the limit.
     """
 
     path: dict[str, str]
     query: dict[str, str]
     rm_id: str | None = None
+    raw_query: str = ""
+    accept: str = ""
+    body: bytes = b""
 
 
 @dataclass(slots=True)
@@ -132,48 +156,74 @@ class Answer:
 Endpoint = Callable[[Call], Awaitable[Answer]]
 
 
+class Action(NamedTuple):
+    """What a path does, and with which method."""
+
+    endpoint: Endpoint
+    method: str = "GET"
+
+
 class ViewRest:
     """The endpoints, as one ASGI application."""
 
     def __init__(self, source: Snapshot, settings: ViewSettings, clock: Clock, gate: FoldGate) -> None:
         self._source, self._settings, self._clock, self._gate = source, settings, clock, gate
         partition = "/ws/v1/partition/{partition}"
-        self._routes: Routes[Endpoint] = Routes(
+        self._reading_yaml = asyncio.Lock()
+        self._profiling = asyncio.Lock()
+        gets: list[tuple[str, Endpoint]] = [
+            ("/ws/v1/clusters", self._clusters),
+            ("/ws/v1/partitions", self._partitions),
+            (f"{partition}/queues", self._queues),
+            (f"{partition}/queue/{{queue}}", self._queue),
+            (f"{partition}/queue/{{queue}}/applications", self._queue_applications),
+            (f"{partition}/queue/{{queue}}/applications/{{state}}", self._queue_applications_in),
+            (f"{partition}/queue/{{queue}}/application/{{application}}", self._queue_application),
+            (f"{partition}/applications/{{state}}", self._applications),
+            (f"{partition}/application/{{application}}", self._application),
+            (f"{partition}/nodes", self._nodes),
+            (f"{partition}/node/{{node}}", self._node),
+            (f"{partition}/placementrules", self._placement_rules),
+            (f"{partition}/usage/users", self._users),
+            (f"{partition}/usage/user/{{user}}", self._user),
+            (f"{partition}/usage/groups", self._groups),
+            (f"{partition}/usage/group/{{group}}", self._group),
+            ("/ws/v1/scheduler/healthcheck", self._healthcheck),
+            ("/ws/v1/explain/pending", self._explain_pending),
+            ("/ws/v1/explain/summary", self._explain_summary),
+            ("/ws/v1/explain/ask/{application}/{key}", self._explain_ask),
+            ("/ws/v1/explain/application/{application}", self._explain_application),
+            ("/ws/v1/explain/queue/{queue}", self._explain_queue),
+            ("/ws/v1/explain/node/{node}", self._explain_node),
+            ("/ws/v1/explain/preempted", self._explain_preempted),
+            ("/ws/v1/explain/preemption/{application}/{key}", self._explain_preemption),
+            ("/ws/v1/external", self._external),
+            ("/ws/v1/external/{source}", self._external_source),
+            (f"{partition}/external", self._external),
+            ("/ws/v1/metrics/snapshot", self._snapshot),
+            ("/ws/v1/resource-managers", self._resource_managers),
+            ("/ws/v1/resource-manager/configuration", self._configuration),
+            ("/ws/v1/metrics", self._metrics),
+            ("/metrics", self._metrics),
+            ("/health", self._health),
+            ("/ws/v1/config", self._config),
+            ("/ws/v1/history/apps", self._history_applications),
+            ("/ws/v1/history/containers", self._history_containers),
+            ("/ws/v1/scheduler/node-utilizations", self._utilizations),
+            ("/ws/v1/loglevel", self._level),
+            ("/ws/v1/stack", self._moved("/debug/stack")),
+            ("/ws/v1/fullstatedump", self._moved("/debug/fullstatedump")),
+            ("/debug/stack", self._stack),
+            ("/debug/fullstatedump", self._state_dump),
+            ("/debug/pprof", self._moved("/debug/pprof/")),
+            ("/debug/pprof/", self._pprof),
+            ("/debug/pprof/{profile}", self._pprof),
+        ]
+        self._routes: Routes[Action] = Routes(
             [
-                ("/ws/v1/clusters", self._clusters),
-                ("/ws/v1/partitions", self._partitions),
-                (f"{partition}/queues", self._queues),
-                (f"{partition}/queue/{{queue}}", self._queue),
-                (f"{partition}/queue/{{queue}}/applications", self._queue_applications),
-                (f"{partition}/queue/{{queue}}/applications/{{state}}", self._queue_applications_in),
-                (f"{partition}/queue/{{queue}}/application/{{application}}", self._queue_application),
-                (f"{partition}/applications/{{state}}", self._applications),
-                (f"{partition}/application/{{application}}", self._application),
-                (f"{partition}/nodes", self._nodes),
-                (f"{partition}/node/{{node}}", self._node),
-                (f"{partition}/placementrules", self._placement_rules),
-                (f"{partition}/usage/users", self._users),
-                (f"{partition}/usage/user/{{user}}", self._user),
-                (f"{partition}/usage/groups", self._groups),
-                (f"{partition}/usage/group/{{group}}", self._group),
-                ("/ws/v1/scheduler/healthcheck", self._healthcheck),
-                ("/ws/v1/explain/pending", self._explain_pending),
-                ("/ws/v1/explain/summary", self._explain_summary),
-                ("/ws/v1/explain/ask/{application}/{key}", self._explain_ask),
-                ("/ws/v1/explain/application/{application}", self._explain_application),
-                ("/ws/v1/explain/queue/{queue}", self._explain_queue),
-                ("/ws/v1/explain/node/{node}", self._explain_node),
-                ("/ws/v1/explain/preempted", self._explain_preempted),
-                ("/ws/v1/explain/preemption/{application}/{key}", self._explain_preemption),
-                ("/ws/v1/external", self._external),
-                ("/ws/v1/external/{source}", self._external_source),
-                (f"{partition}/external", self._external),
-                ("/ws/v1/metrics/snapshot", self._snapshot),
-                ("/ws/v1/resource-managers", self._resource_managers),
-                ("/ws/v1/resource-manager/configuration", self._configuration),
-                ("/ws/v1/metrics", self._metrics),
-                ("/metrics", self._metrics),
-                ("/health", self._health),
+                *((pattern, Action(endpoint)) for pattern, endpoint in gets),
+                ("/ws/v1/validate-conf", Action(self._validate, "POST")),
+                ("/ws/v1/loglevel/{level}", Action(self._set_level, "PUT")),
             ]
         )
 
@@ -188,24 +238,31 @@ class ViewRest:
         if match is None:
             await _send(send, *self._unknown(scope, path))
             return
-        if scope["method"] != "GET":
-            await _send(send, *_other_method(scope["method"]))
+        action = match.endpoint
+        if scope["method"] != action.method:
+            await _send(send, *_other_method(scope["method"], action.method))
             return
-        call = Call(match.parameters, _query(scope))
+        call = Call(
+            match.parameters,
+            _query(scope),
+            raw_query=scope.get("query_string", b"").decode("latin-1"),
+            accept=_header(scope, b"accept"),
+            body=await _body(receive, TEXT_BYTES_MAX) if action.method == "POST" else b"",
+        )
         status = 500
         try:
-            status = await self._answer(match.endpoint, call, scope, send, match.pattern, started_s)
+            status = await self._answer(action, call, scope, send, match.pattern, started_s)
         finally:
             metrics.REQUESTS.labels(match.pattern, str(status)).inc()
 
     async def _answer(
-        self, endpoint: Endpoint, call: Call, scope: Scope, send: Send, pattern: str, started_s: float
+        self, action: Action, call: Call, scope: Scope, send: Send, pattern: str, started_s: float
     ) -> int:
         # 1. what is visible is folded
         await self._source.fresh()
         # 2. what is asked, 3. rendered, as far as it is held in memory
         try:
-            answer = await endpoint(call)
+            answer = await action.endpoint(call)
             version = self._source.version()
             chunks, complete = await self._render(answer.pieces)
         except RequestRefused as refused:
@@ -218,7 +275,7 @@ class ViewRest:
             chunks, complete = list(answer.pieces), True
         metrics.RENDER_SECONDS.labels(pattern).observe(self._clock.monotonic() - started_s)
         # 4. sent
-        headers = dict(answer.headers if answer.headers is not None else _HEADERS)
+        headers = dict(answer.headers if answer.headers is not None else _HEADERS_OF[action.method])
         headers["X-Muster-Lag-Records"] = str(self._source.lag_records(call.rm_id))
         headers["X-Muster-Consistency"] = "snapshot" if complete and version == self._source.version() else "object"
         headers["Vary"] = "Accept-Encoding"
@@ -295,11 +352,7 @@ class ViewRest:
         right = self._routes.canonical(path) if scope["method"] == "GET" else None
         if right is None:
             return 404, _TEXT, b"404 page not found\n"
-        query = scope.get("query_string", b"").decode("latin-1")
-        target = quote(right, safe="/:@!$&'()*+,;=~-._") + (f"?{query}" if query else "")
-        link = target.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
-        headers = {"Location": target, "Content-Type": "text/html; charset=utf-8"}
-        return 301, headers, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode()
+        return _redirect(right, scope.get("query_string", b"").decode("latin-1"))
 
     # ---- whose -----------------------------------------------------------------------------------------------------
 
@@ -572,6 +625,89 @@ class ViewRest:
         call.rm_id = named or next(iter(known), "") or None
         return call.rm_id or "", books.get(call.rm_id or "") or ExternalBooks()
 
+    async def _config(self, call: Call) -> Answer:
+        info = self._known(call).info
+        # Only exactly this: readers that take JSON among others got YAML from the real core, too.
+        if call.accept == "application/json":
+            return Answer(render.body(await self._read(configured.shown, info.config, info.extra_config, go=True)))
+        text = await self._read(configured.as_yaml, info.config, info.extra_config)
+        return Answer(iter([text]), headers={**_HEADERS, "Content-Type": "application/x-yaml; charset=UTF-8"})
+
+    async def _validate(self, call: Call) -> Answer:
+        return Answer(render.body(await self._read(configured.validated, call.body)))
+
+    async def _read(self, read: Callable[..., T], *given: Any, **more: Any) -> T:
+        """Reads YAML, which may take seconds: one text at a time, beside the event loop."""
+        async with self._reading_yaml:
+            return await asyncio.to_thread(read, *given, **more)
+
+    async def _history_applications(self, call: Call) -> Answer:
+        state = self._rm(call)
+        return Answer(render.body(self._source.history().applications(state.info.rm_id) if state is not None else []))
+
+    async def _history_containers(self, call: Call) -> Answer:
+        state = self._rm(call)
+        return Answer(render.body(self._source.history().containers(state.info.rm_id) if state is not None else []))
+
+    async def _utilizations(self, call: Call) -> Answer:
+        state = self._rm(call)
+        if state is None:
+            return Answer(render.body([]))
+        rm_id, partitions = state.info.rm_id, list(state.core.partitions.values())
+        return Answer(render.listing(partitions, lambda each: utilization.pieces(rm_id, each)))
+
+    async def _state_dump(self, call: Call) -> Answer:
+        state = self._rm(call)
+        config = None
+        if state is not None:
+            config = await self._read(configured.shown, state.info.config, state.info.extra_config, go=True)
+            state = self._source.states().get(state.info.rm_id)  # it may have registered anew meanwhile
+        return Answer(state_dump.pieces(state, self._source.history(), config, self._clock.now_ns()))
+
+    async def _stack(self, _call: Call) -> Answer:
+        # (The content type is JSON's though it is none: so the real core has it.)
+        return Answer(inside.stacks(list(asyncio.all_tasks())))
+
+    async def _pprof(self, call: Call) -> Answer:
+        name = call.path.get("profile", "")
+        if name in inside.MISSING:
+            raise RequestRefused(501, f"Profile {name} has no meaning here: {inside.MISSING[name]}")
+        match name:
+            case "":
+                return Answer(iter([inside.index()]), headers={"Content-Type": "text/html; charset=utf-8"})
+            case "cmdline":
+                return Answer(iter([inside.command_line()]), headers=_TEXT)
+            case "goroutine":
+                return Answer(inside.stacks(list(asyncio.all_tasks())), headers=_TEXT)
+            case "profile":
+                return Answer(iter([await self._profile(_seconds(call))]), headers=_TEXT)
+        raise RequestRefused(404, f"Profile not found: {_shown(name)}")
+
+    async def _profile(self, seconds: int) -> bytes:
+        if self._profiling.locked():
+            raise RequestRefused(503, "A profile is being made already: try again")
+        async with self._profiling:
+            return await asyncio.to_thread(inside.profile, seconds)
+
+    async def _level(self, _call: Call) -> Answer:
+        return Answer(render.body(inside.level()))
+
+    async def _set_level(self, call: Call) -> Answer:
+        level = call.path["level"].lower()
+        if level not in inside.LEVELS:
+            raise RequestRefused(400, f"Level {_shown(level)} is not known: expected one of {', '.join(inside.LEVELS)}")
+        log.warning("view.log_level", was=inside.level(), now=level)
+        inside.set_level(level)
+        return Answer(render.body(inside.level()))
+
+    @staticmethod
+    def _moved(path: str) -> Endpoint:
+        async def moved(call: Call) -> Answer:
+            status, headers, body = _redirect(path, call.raw_query)
+            return Answer(iter([body]), status, headers)
+
+        return moved
+
     async def _metrics(self, _call: Call) -> Answer:
         return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -653,6 +789,16 @@ def _limit(call: Call, default: int) -> int:
     return number
 
 
+def _seconds(call: Call) -> int:
+    text = call.query.get("seconds", "")
+    if not text:
+        return inside.PROFILE_S
+    number = int(text) if _NUMBER.fullmatch(text) else 0
+    if not 0 < number <= inside.PROFILE_S_MAX:
+        raise RequestRefused(400, f"Seconds {_shown(text)}: expected 1 to {inside.PROFILE_S_MAX}")
+    return number
+
+
 def _external_kind(call: Call) -> ExternalKind | None:
     text = call.query.get("kind", "")
     if text and text not in set(ExternalKind):
@@ -697,10 +843,17 @@ def _refusal(refused: RequestRefused) -> Answer:
     return Answer(iter([error_body(refused.status, refused.message)]), refused.status)
 
 
-def _other_method(method: str) -> tuple[int, Mapping[str, str], bytes]:
+def _other_method(method: str, right: str) -> tuple[int, Mapping[str, str], bytes]:
     if method == "OPTIONS":
-        return 200, _ALLOW, b""
-    return 405, {**_ALLOW, **_TEXT}, b"Method Not Allowed\n"
+        return 200, _ALLOW[right], b""
+    return 405, {**_ALLOW[right], **_TEXT}, b"Method Not Allowed\n"
+
+
+def _redirect(path: str, query: str) -> tuple[int, Mapping[str, str], bytes]:
+    target = quote(path, safe="/:@!$&'()*+,;=~-._") + (f"?{query}" if query else "")
+    link = target.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
+    headers = {"Location": target, "Content-Type": "text/html; charset=utf-8"}
+    return 301, headers, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode()
 
 
 def _shown(text: str) -> str:
@@ -733,6 +886,23 @@ def _query(scope: Scope) -> dict[str, str]:
     for name, value in parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True):
         query.setdefault(name, value)
     return query
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
+
+
+async def _body(receive: Receive, most: int) -> bytes:
+    """A request's body, up to a byte more than ``most``: who reads it sees that it is too large."""
+    gathered = bytearray()
+    while len(gathered) <= most:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
+        gathered += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    return bytes(gathered[: most + 1])
 
 
 def _accepts_gzip(scope: Scope) -> bool:

@@ -43,6 +43,11 @@ class ViewSettings(BaseModel):
     )
     lag_s_max: float = Field(30.0, ge=0, description="behind by more time than this is not healthy")
 
+    # History.
+    history_interval_s: float = Field(
+        60.0, gt=0, description="time between two samples of /ws/v1/history; the last 1,440 are kept"
+    )
+
     # Failure and stop.
     retry_min_s: float = Field(0.2, gt=0, description="first wait after the log failed; doubled each time")
     retry_max_s: float = Field(30.0, gt=0, description="longest such wait")

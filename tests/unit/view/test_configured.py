@@ -1,0 +1,124 @@
+"""The configuration in the real core's shape, and judging one (core-features §2.19)."""
+
+from __future__ import annotations
+
+import hashlib
+
+from muster_scheduler.core.config import DEFAULT_CONFIG
+from muster_scheduler.queue_yaml import TEXT_BYTES_MAX, load_queue_config
+from muster_scheduler.view import configured
+from ruamel.yaml import YAML
+from unit.view.recorded import Bench, client_of
+
+TEXT = """
+partitions:
+  - name: ""
+    preemption: {enabled: false, quotapreemptionenabled: true}
+    nodesortpolicy: {type: binpacking, resourceweights: {vcore: 2.0, memory: 0.5}}
+    limits:
+      - {limit: everybody, users: ['*'], maxapplications: 5, maxresources: {vcore: '4'}}
+    placementrules:
+      - {name: user, create: true, parent: {name: fixed, value: root.a}, filter: {type: allow, groups: [ops]}}
+    queues:
+      - {name: a, parent: true, childtemplate: {maxapplications: 2, properties: {dbPassword: tiger}}}
+      - {name: b, resources: {guaranteed: {vcore: 1}, max: {vcore: 1500m}}, maxapplications: 3}
+"""
+EXTRA = {"event.trackingEnabled": "true", "ldap.password": "tiger"}
+LIMITS = [{"Limit": "everybody", "Users": ["*"], "MaxResources": {"vcore": "4"}, "MaxApplications": 5}]
+
+
+def test_go_names_with_empty_structs_and_without_empty_lists() -> None:
+    shown = configured.shown(TEXT, EXTRA, go=True)
+    (partition,) = shown["Partitions"]
+    assert {key: value for key, value in partition.items() if key != "Queues"} == {
+        "Name": "default",
+        "PlacementRules": [
+            {
+                "Name": "user",
+                "Create": True,
+                "Filter": {"Type": "allow", "Groups": ["ops"]},
+                "Parent": {"Name": "fixed", "Filter": {}, "Value": "root.a"},
+            }
+        ],
+        "Limits": LIMITS,
+        "Preemption": {"Enabled": False, "QuotaPreemptionEnabled": True},
+        "NodeSortPolicy": {"Type": "binpacking", "ResourceWeights": {"vcore": 2, "memory": 0.5}},
+        "UserGroupResolver": {},
+    }
+    # Queues without a root stand below one, which has the partition's limits.
+    (root,) = partition["Queues"]
+    first, second = root.pop("Queues")
+    assert root == {"Name": "root", "Parent": True, "Resources": {}, "ChildTemplate": {}, "Limits": LIMITS} | {
+        "ChildTemplate": {"Resources": {}}
+    }
+    assert first["ChildTemplate"] == {"MaxApplications": 2, "Properties": {"dbPassword": "***"}, "Resources": {}}
+    assert second == {
+        "Name": "b",
+        "Resources": {"Guaranteed": {"vcore": "1"}, "Max": {"vcore": "1500m"}},
+        "MaxApplications": 3,
+        "ChildTemplate": {"Resources": {}},
+    }
+    assert shown["Checksum"] == hashlib.sha256(TEXT.encode()).hexdigest().upper()
+    assert shown["Extra"] == {"event.trackingEnabled": "true", "ldap.password": "***"}
+
+
+def test_yaml_leaves_out_what_is_empty_and_can_be_applied_again() -> None:
+    text = configured.as_yaml(TEXT, EXTRA).decode()
+    assert "tiger" not in text
+    tree = YAML(typ="safe").load(text)
+    assert list(tree) == ["partitions", "checksum", "extra", "deadlockdetectionenabled", "deadlocktimeoutseconds"]
+    (root,) = tree["partitions"][0]["queues"]
+    assert root["queues"][1] == {
+        "name": "b",
+        "resources": {"guaranteed": {"vcore": "1"}, "max": {"vcore": "1500m"}},
+        "maxapplications": 3,
+    }
+    plain = TEXT.replace("dbPassword", "color")
+    again = configured.as_yaml(plain, {}).decode().partition("deadlock")[0]
+    assert load_queue_config(again)[0] == load_queue_config(plain)[0] is not None
+
+
+def test_no_text_is_the_built_in_configuration() -> None:
+    assert load_queue_config(configured.DEFAULT_TEXT) == (DEFAULT_CONFIG, [])
+    (partition,) = configured.shown("", {}, go=True)["Partitions"]
+    assert [rule["Name"] for rule in partition["PlacementRules"]] == ["tag", "provided"]
+
+
+def test_validating() -> None:
+    assert configured.validated(b"").allowed
+    assert configured.validated(TEXT.encode()).allowed
+    refused = configured.validated(b"partitions:\n- {queues: [{name: root, foo: 1, maxapplications: -1}]}")
+    assert not refused.allowed
+    first, second = refused.reason.splitlines()
+    assert "unknown key 'foo'" in first
+    assert "maxapplications" in second
+    assert "not UTF-8: byte 1" in configured.validated(b"a\xff").reason
+    assert str(TEXT_BYTES_MAX) in configured.validated(b"#" * (TEXT_BYTES_MAX + 1)).reason
+
+
+async def test_json_for_exactly_one_accept_header(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.info.extra_config = dict(EXTRA)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        for accept, is_json in [("application/json", True), ("application/json, */*", False), ("*/*", False)]:
+            answer = await client.get("/ws/v1/config", headers={"Accept": accept})
+            kind = "application/json" if is_json else "application/x-yaml"
+            assert answer.headers["content-type"] == f"{kind}; charset=UTF-8"
+            assert "tiger" not in answer.text
+            tree = answer.json() if is_json else YAML(typ="safe").load(answer.text)
+            assert ("Partitions" in tree, "partitions" in tree) == (is_json, not is_json)
+
+
+async def test_a_post_with_its_own_methods(bench: Bench) -> None:
+    async with bench.view() as view, client_of(view) as client:
+        answer = await client.post("/ws/v1/validate-conf", content=b"partitions: 5")
+        assert (answer.status_code, answer.json()["allowed"]) == (200, False)
+        assert answer.headers["access-control-allow-methods"] == "OPTIONS, POST"
+        for method in ("GET", "HEAD", "PUT"):
+            wrong = await client.request(method, "/ws/v1/validate-conf")
+            assert (wrong.status_code, wrong.headers["allow"]) == (405, "OPTIONS, POST")
+        asked = await client.options("/ws/v1/validate-conf")
+        assert (asked.status_code, asked.headers["allow"]) == (200, "OPTIONS, POST")
+        large = await client.post("/ws/v1/validate-conf", content=b"#" * (4 << 20))
+        assert large.json() == {"allowed": False, "reason": f"the configuration is over {TEXT_BYTES_MAX} bytes"}

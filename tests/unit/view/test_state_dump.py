@@ -1,0 +1,85 @@
+"""The whole state in one answer: what history servers begin with (core-features §2.19, rest-readers)."""
+
+from __future__ import annotations
+
+from unit.view.recorded import Bench, client_of
+
+P = "/ws/v1/partition/default"
+KEYS = [
+    "timestamp",
+    "partitions",
+    "applications",
+    "appHistory",
+    "nodes",
+    "clusterInfo",
+    "containerHistory",
+    "queues",
+    "rmDiagnostics",
+    "logLevel",
+    "config",
+    "placementRules",
+]
+
+
+async def test_it_is_what_the_endpoints_say(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.cluster.node("n2", vcore=10_000)
+    for name in ("x", "y", "over"):
+        rm.cluster.app(name, "root.b")
+    rm.cluster.ask("x", "k1", vcore=3_000)
+    rm.cluster.ask("over", "k2", vcore=3_000)
+    rm.cluster.release("over", "k2")
+    rm.cluster.wait(31)
+    rm.cluster.app("bad", "root.nope")
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+
+        async def get(path: str) -> object:
+            return (await client.get(path, headers={"Accept": "application/json"})).json()
+
+        dump = (await client.get("/ws/v1/fullstatedump", follow_redirects=True)).json()
+        assert list(dump) == KEYS
+        assert dump["timestamp"] > 0
+        assert dump["partitions"] == await get("/ws/v1/partitions")
+        apps = {app["applicationID"]: app["applicationState"] for app in dump["applications"]}
+        assert apps == {"x": "Running", "y": "New", "over": "Completed", "bad": "Rejected"}
+        for state in ("active", "completed", "rejected"):
+            for app in await get(f"{P}/applications/{state}"):  # type: ignore[attr-defined]
+                assert app in dump["applications"]
+        assert dump["nodes"] == [{"partitionName": "default", "nodesInfo": await get(f"{P}/nodes")}]
+        assert dump["queues"] == [await get(f"{P}/queues")]
+        assert dump["clusterInfo"] == await get("/ws/v1/clusters")
+        assert dump["config"] == await get("/ws/v1/config")
+        assert dump["placementRules"] == [{"partition": "default", "rules": await get(f"{P}/placementrules")}]
+        assert dump["appHistory"] == await get("/ws/v1/history/apps")
+        assert dump["containerHistory"] == await get("/ws/v1/history/containers")
+        assert dump["logLevel"] == await get("/ws/v1/loglevel")
+        assert dump["rmDiagnostics"] == {"empty": "Resource Manager did not register callback"}
+
+
+async def test_an_rm_that_could_be_asked_is_asked_elsewhere(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.info.callbacks.connected = rm.info.callbacks.state_dump = True
+    rm.info.callbacks_since_ns = 1
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        dump = (await client.get("/debug/fullstatedump")).json()
+    assert "muster admin dump" in dump["rmDiagnostics"]["empty"]
+
+
+async def test_of_several_rms_one_is_named(bench: Bench) -> None:
+    await bench.write(bench.rm("rm1"), bench.rm("rm2"))
+    async with bench.view() as view, client_of(view) as client:
+        assert (await client.get("/debug/fullstatedump")).status_code == 400
+        assert (await client.get("/debug/fullstatedump?rm=rm3")).status_code == 404
+        dump = (await client.get("/ws/v1/fullstatedump?rm=rm2", follow_redirects=True)).json()
+    assert dump["partitions"][0]["clusterId"] == "rm2"
+
+
+async def test_without_any_rm_it_is_empty(bench: Bench) -> None:
+    async with bench.view() as view, client_of(view) as client:
+        dump = (await client.get("/debug/fullstatedump")).json()
+    assert list(dump) == KEYS
+    assert all(dump[key] == [] for key in ("partitions", "applications", "nodes", "queues", "placementRules"))
+    assert dump["config"] is None

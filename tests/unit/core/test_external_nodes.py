@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +22,9 @@ from muster_scheduler.core.external import (
     ExternalChange,
     ExternalKind,
     ExternalNode,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
     SourceState,
     UpdateExternal,
 )
@@ -39,7 +43,7 @@ from muster_scheduler.core.resources import TYPES_MAX
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.queue_yaml import load_queue_config
 from muster_si.constants import FOREIGN, NODE_PARTITION, NODE_READY_ATTRIBUTE, REQUIRED_NODE_TAG
-from outside import Outside
+from outside import Outside, forgets, says
 
 
 @pytest.fixture
@@ -379,6 +383,42 @@ def test_a_node_with_too_many_types_is_left_out_and_says_why(cluster: Outside) -
     assert cluster.the_node("n").named_capacity() == {"vcore": 1}
 
 
+def fill_types(cluster: Outside) -> None:
+    """No partition takes another type from here on."""
+    left = TYPES_MAX - len(cluster.partition.types.names)
+    cluster.node("full", **{f"o{number}": 1 for number in range(left)})
+    assert len(cluster.partition.types.names) == TYPES_MAX
+
+
+def test_a_restart_takes_what_counted_whatever_else_was_said_with_too_many_types(cluster: Outside) -> None:
+    cluster.node("n", vcore=8)
+    fill_types(cluster)
+    one_more = {"vcore": 4, "one-more": 1}
+    cluster.says("vms", ExternalQueue("root.a", one_more), ExternalPool("one-more", 3), ExternalNode("n", one_more))
+    cluster.says("vms", ExternalAllocation("vm", "n", one_more), ExternalOffer("o", "n", one_more))
+    entries = list(cluster.core.external.of("default").entries())
+    assert all("expected at most 256" in entry.problem or "256 types" in entry.problem for entry in entries)
+    assert len(entries) == 5
+    cluster.restart()
+    assert cluster.the_node("full").named_capacity()["o0"] == 1
+    assert len(cluster.partition.types.names) == TYPES_MAX
+    cluster.check_folds()
+
+
+def test_a_follower_that_outlives_schedulers_takes_all_types_that_they_knew_one_after_another(cluster: Outside) -> None:
+    first, then = (
+        [ExternalNode(each, {f"{each}-{word}-{n}": 1 for n in range(100)}) for each in "mn"] for word in "ab"
+    )
+    cluster.says("vms", *first)
+    cluster.forgets("vms", *first)
+    cluster.restart()  # (nobody speaks of these types any more)
+    cluster.says("vms", *then)
+    assert cluster.the_node("n").named_capacity() == then[1].capacity
+    cluster.check_folds()
+    assert cluster.reload("{name: root, submitacl: '*', queues: [{name: a}]}") == ()
+    cluster.check_folds()
+
+
 # ---- the RM registers again, partitions come and go ------------------------------------------------------------------
 
 
@@ -468,6 +508,34 @@ def test_a_partition_that_comes_finds_what_was_said_of_it_and_one_that_goes_leav
     assert [type(fact) for fact in out.facts] == [ConfigurationAnswer]
     assert {entry.problem for entry in books.entries()} == {"partition gpu does not exist"}
     invariants.check(core)
+
+
+def test_clocks_of_offers_do_not_bring_back_a_partition_that_went() -> None:
+    core = SchedulerCore(partitions("default", "gpu").config)
+    core.start(1)
+    core.apply(replace(says("vms", ExternalOffer("o", "n", {"vcore": 4}, idle_ns=10)), partition="gpu"), 1)
+    assert core.next_deadline_ns() == 11
+    core.apply(replace(says("vms", ExternalNode("n", {"vcore": 1})), partition="gpu"), 2)
+    [*core.apply(partitions("default"), 3).objects()]
+    out = core.cycle(1_000, 10)
+    assert [*out.objects()] == [], "nothing of a partition that is not there changes"
+    assert out.events == []
+    assert {entry.problem for entry in core.external.of("gpu").entries()} == {"partition gpu does not exist"}
+
+
+def test_an_offer_that_only_a_partition_needed_goes_with_it() -> None:
+    core = SchedulerCore(partitions("default", "gpu").config)
+    core.start(1)
+    lent = ExternalOffer("o", "n", {"vcore": 4})
+    core.apply(replace(says("vms", lent, ExternalAllocation("vm", "n", {"vcore": 1})), partition="gpu"), 1)
+    [*core.apply(replace(forgets("vms", lent), partition="gpu"), 2).objects()]
+    books = core.external.of("gpu")
+    entry = books.entry("vms", ExternalKind.OFFER, "o")
+    assert entry is not None
+    assert entry.withdrawn, "the VM needs it"
+    changed = {(what, alive) for _, what, alive in core.apply(partitions("default"), 3).objects()}
+    assert (entry, False) in changed, "its record goes, too"
+    assert books.entry("vms", ExternalKind.OFFER, "o") is None
 
 
 def test_the_rms_nodes_still_keep_a_partition() -> None:

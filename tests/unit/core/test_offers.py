@@ -15,11 +15,13 @@ from muster_scheduler.core.commands import (
     AppItem,
     AskItem,
     NodeAction,
+    NodeItem,
     SetCallbacks,
     SetDeciding,
     Termination,
     UpdateAllocations,
     UpdateApplications,
+    UpdateNodes,
 )
 from muster_scheduler.core.external import (
     ExternalAllocation,
@@ -33,6 +35,7 @@ from muster_scheduler.core.external import (
 from muster_scheduler.core.inquiries import CallbackPolicy
 from muster_scheduler.core.objects import Allocation, PreemptionRule
 from muster_scheduler.core.outcome import Outcome, ReleasedAllocation
+from muster_scheduler.core.resources import TYPES_MAX
 from muster_scheduler.core.states import OFFER_TRANSITIONS, InvalidTransition, OfferEvent, next_offer_state
 from muster_scheduler.view import explain_preemption
 from outside import LEAVES, Outside, forgets, says
@@ -124,6 +127,42 @@ def test_of_the_rms_node_only_what_is_offered_may_be_used_and_never_more_than_th
     assert len(held(cluster)) == 6
     cluster.says(SOURCE, offer("o2", vcore=4, revoked=True, grace_s=5))
     assert free(cluster) == {"vcore": -2}
+    cluster.check_folds()
+
+
+def test_an_offer_of_too_many_types_stands_in_for_no_other() -> None:
+    cluster = lent(offer(idle_s=10, vcore=4))
+    cluster.node("rm", vcore=4)
+    cluster.node("full", **{f"t{number}": 1 for number in range(TYPES_MAX - len(cluster.partition.types.names))})
+    bad = offer("o2", idle_s=10, vcore=4, another=1)
+    cluster.says(SOURCE, bad, replace(bad, offer_id="o3", node_id="rm"))
+    assert "expected at most 256" in cluster.entry(SOURCE, ExternalKind.OFFER, "o2").problem
+    cluster.ask("app", "k", wanted=8, vcore=1)
+    assert len(held(cluster)) == 8, "half of it on the node that the offer brings"
+    cluster.wait(30)
+    assert (state(cluster), len(held(cluster))) == (OfferState.OFFERED, 8)
+    cluster.says(SOURCE, replace(bad, revoked=True))
+    assert state(cluster, "o2") is OfferState.RETURNED, "nothing could need it"
+    cluster.says(SOURCE, replace(bad, offer_id="o3", node_id="rm", revoked=True))
+    cluster.forgets(SOURCE, replace(bad, offer_id="o3"))
+    assert gone(cluster, "o3")
+    cluster.check_folds()
+
+
+def test_an_offer_that_can_be_counted_since_a_restart_counts_before_it_is_needed_or_not() -> None:
+    cluster = lent(offer(idle_s=10, vcore=4))
+    types = {f"t{number}": 1 for number in range(TYPES_MAX - len(cluster.partition.types.names))}
+    cluster.node("full", **types)
+    cluster.says(SOURCE, offer("o2", idle_s=10, vcore=4, another=1))
+    cluster.do(UpdateNodes((NodeItem("full", NodeAction.DECOMISSION),)))
+    assert cluster.entry(SOURCE, ExternalKind.OFFER, "o2").problem
+    cluster.restart()
+    cluster.ask("app", "k", wanted=4, vcore=1)
+    assert not cluster.entry(SOURCE, ExternalKind.OFFER, "o2").problem
+    assert cluster.the_node("n1").named_capacity() == {"vcore": 8, "another": 1}
+    cluster.wait(30)
+    assert (state(cluster), state(cluster, "o2")) == (OfferState.OFFERED, OfferState.RETURNED)
+    assert len(held(cluster)) == 4
     cluster.check_folds()
 
 

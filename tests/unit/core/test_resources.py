@@ -153,8 +153,21 @@ def test_too_many_types_leave_none_of_them_behind() -> None:
     with pytest.raises(TooManyTypes):
         types.shape({"p": 1, "q": 1})
     assert len(types.names) == TYPES_MAX - 1
-    types.shape({"p": 1, "t0": 5, "q": 0})
+    types.reserve(["p", "p", "t0"])  # (it is one, however often it is named)
     assert len(types.names) == TYPES_MAX
+
+
+def test_what_was_recorded_has_as_many_types_as_it_has() -> None:
+    types = Types()
+    types.bounded = False
+    types.reserve(f"t{number}" for number in range(TYPES_MAX + 1))
+    assert types.number("one more") == TYPES_MAX + 1
+    types.bounded = True
+    types.reserve(["t0", "one more"])
+    with pytest.raises(TooManyTypes, match=r"'x'.*knows 258 types already"):
+        types.reserve(["t0", "x"])
+    with pytest.raises(TooManyTypes):
+        types.number("x")
 
 
 # ---- what is missing (core-features §2.4) --------------------------------------------------------------------------

@@ -70,8 +70,12 @@ class PartitionExternal:
             partition.lifecycle.remove_application(app, out, now_ns)
         for node in list(partition.nodes.values()):
             partition.node_lives.remove(node, out, now_ns)
-        for entry in self.books.entries():
-            no_partition(entry, out)
+        for entry in list(self.books.entries()):
+            if entry.withdrawn:  # nothing needs it any more
+                self.books.forget(entry)
+                out.touch(entry, entry.partition)
+            else:
+                no_partition(entry, out)
 
     def activate(self) -> None:
         """After a fold, in which nothing is merged anew: what later changes are compared with."""
@@ -227,9 +231,13 @@ class PartitionExternal:
     # ---- queues ----------------------------------------------------------------------------------------------------
 
     def restrict(self, queue: Queue) -> None:
-        """A queue is new: what sources say of its max holds from its beginning."""
+        """A queue is new: what sources say of its max holds from its beginning.
+
+        (A fold takes what counts from the queue's own record: types that could not be counted must not take the place
+        of those that are.)
+        """
         entries = self.books.queues.get(queue.path)
-        if entries and queue.parent is not None:
+        if entries and queue.parent is not None and self._partition.searching:
             queue.restrict(*self._maximum(entries))
 
     def queue_is_there(self, queue: Queue, out: Outcome) -> None:

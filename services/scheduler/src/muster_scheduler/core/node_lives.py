@@ -49,7 +49,8 @@ class NodeLives:
         on = partition.external.heard_of(node_id, out)
         parts = parts_of(on) if on is not None else []
         node = partition.nodes.get(node_id)
-        lent = on is not None and bool(on.offers)
+        # (Also by offers that do not count: their states are looked at, too.)
+        lent = on is not None and bool(partition.external.books.nodes[node_id].offers)
         if lent:
             partition.offers.moved[node_id] = None
         if (report is None or report.capacity is None) and not any(part.brings for part in parts):

@@ -116,14 +116,20 @@ class Offers:
         node = partition.nodes.get(node_id)
         if node is not None and node.inquiries:
             partition.questions.node_shrank(node, out)
-        offers = [entry for lent in on.offers.values() for entry in lent]
+        counted = partition.external.heard_of(node_id, out)
+        assert counted is not None, f"nobody speaks of node {node_id}"
+        offers = [entry for lent in counted.offers.values() for entry in lent]
+        if node is not None and any(entry.problem for entry in offers):
+            # Since a restart fewer types are known, and there is room for its types: first it counts. (And moves.)
+            partition.node_lives.settle(node_id, self._report_of(node), out, now_ns)
+            return
         offered = [entry for entry in offers if entry.offer_state is OfferState.OFFERED]
         revoked = [entry for entry in offers if entry.offer_state is OfferState.REVOKED]
-        returned: list[ExternalEntry] = []
+        returned = [] if counted is on else _revoked_in_vain(on, counted)
         if revoked:
-            returned += self._vacate(node, on, offered, revoked, out, now_ns)
+            returned += self._vacate(node, counted, offered, revoked, out, now_ns)
         if any(lent.idle_ns > 0 for lent in map(_offer, offered)):
-            returned += self._idle(node, on, offered, out, now_ns)
+            returned += self._idle(node, counted, offered, out, now_ns)
         for entry in returned:
             self._return(entry, out)
         if returned:
@@ -304,6 +310,14 @@ def _offer(entry: ExternalEntry) -> ExternalOffer:
     said = entry.said
     assert isinstance(said, ExternalOffer), f"{entry} is no offer"
     return said
+
+
+def _revoked_in_vain(on: OnNode, counted: OnNode) -> list[ExternalEntry]:
+    """Offers that are wanted back, and that the partition could not count: nothing can need them."""
+    uncounted = [
+        entry for source, lent in on.offers.items() for entry in lent if entry not in counted.offers.get(source, ())
+    ]
+    return [entry for entry in uncounted if entry.offer_state is OfferState.REVOKED]
 
 
 def _used(node: Node | None) -> dict[str, int]:

@@ -106,6 +106,7 @@ class Partition:
         self.searching = searching
         self.config = config
         self.types = Types()
+        self.types.bounded = searching
         self.nodes: dict[str, Node] = {}
         self.index = NodeIndex()
         self.apps: dict[str, Application] = {}
@@ -160,7 +161,7 @@ class Partition:
 
         :param decided_ns: the last time that something was decided before.
         """
-        self.searching = True
+        self.searching = self.types.bounded = True
         self.capacity_moved = True
         self.capacity_version += 1
         self.index = self.node_books.new_index()

@@ -26,7 +26,7 @@ def obstacles(partition: Partition, config: PartitionConfig) -> list[str]:
     """Why the configuration cannot be applied to the partition as it is now; empty: it can."""
     found: list[str] = []
     types = {*partition.types.names, *types_named(config)}
-    if len(types) > TYPES_MAX:
+    if partition.types.bounded and len(types) > TYPES_MAX:
         found.append(f"partition {partition.name}: {len(types)} resource types, expected at most {TYPES_MAX}")
     for path, queue_config, leaf in _walk(config.root, ""):
         queue = partition.queues.get(path)

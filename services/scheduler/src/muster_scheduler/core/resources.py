@@ -69,10 +69,12 @@ class Types:
 
     A new type lengthens every vector that was made here: rare, and the only place where all of them are touched.
 
+    :ivar bounded: no more than :data:`TYPES_MAX`; False: it takes what was recorded, of which a scheduler has known no
+        more at any time, but a follower that outlives schedulers may have seen more.
     :ivar pooled: the numbers of types that are in a pool (``pools.py``) and on no node: each has UNLIMITED of them.
     """
 
-    __slots__ = ("_shapes", "_vectors_by_fill", "names", "numbers", "pooled")
+    __slots__ = ("_shapes", "_vectors_by_fill", "bounded", "names", "numbers", "pooled")
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -80,6 +82,7 @@ class Types:
         # Weak: an RM whose every ask has another size must not fill the memory with shapes of the past.
         self._shapes: WeakValueDictionary[tuple[tuple[str, int], ...], Shape] = WeakValueDictionary()
         self._vectors_by_fill: dict[int, dict[int, Vector]] = {0: {}, UNLIMITED: {}}
+        self.bounded = True
         self.pooled: frozenset[int] = frozenset()
 
     def number(self, name: str) -> int:
@@ -87,7 +90,7 @@ class Types:
         found = self.numbers.get(name)
         if found is not None:
             return found
-        if len(self.names) >= TYPES_MAX:
+        if self.bounded and len(self.names) >= TYPES_MAX:
             raise TooManyTypes(f"resource type {name!r}: the partition knows {TYPES_MAX} types already")
         self.numbers[name] = number = len(self.names)
         self.names.append(name)
@@ -98,11 +101,12 @@ class Types:
 
     def reserve(self, names: Iterable[str]) -> None:
         """Numbers all of the names, or none of them. Raises TooManyTypes."""
-        new = [name for name in names if name not in self.numbers]
-        if len(self.names) + len(new) > TYPES_MAX:
+        new = [*dict.fromkeys(name for name in names if name not in self.numbers)]
+        room = max(TYPES_MAX - len(self.names), 0)
+        if self.bounded and len(new) > room:
             raise TooManyTypes(
-                f"resource type {new[TYPES_MAX - len(self.names)]!r}: the partition knows {len(self.names)} types "
-                f"already, expected at most {TYPES_MAX}"
+                f"resource type {new[room]!r}: the partition knows {len(self.names)} types already, "
+                f"expected at most {TYPES_MAX}"
             )
         for name in new:
             self.number(name)

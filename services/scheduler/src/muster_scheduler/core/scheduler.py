@@ -331,7 +331,8 @@ class SchedulerCore:
     def _fire_deadlines(self, out: Outcome, now_ns: int) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             due_ns, _, partition, what = heapq.heappop(self._deadlines)
-            if not what.gone:
+            # (What a source said outlives a partition that another configuration does not have.)
+            if not what.gone and self.partitions.get(partition.name) is partition:
                 partition.come(what, due_ns, out, now_ns)
 
     def _collect_deadlines(self) -> None:

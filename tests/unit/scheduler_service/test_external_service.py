@@ -197,6 +197,11 @@ def states(found: list[Heard]) -> list[SourceState]:
     return [each.state for each in found if isinstance(each, SetSource)]
 
 
+def changed(found: list[Heard]) -> list[tuple[str, bool]]:
+    """The objects of which something was said, and whether it was that they cannot be relied on."""
+    return [(each.object_id, each.stale) for one in found if isinstance(one, UpdateExternal) for each in one.changes]
+
+
 async def synced(service: ExternalService) -> None:
     async with asyncio.timeout(WITHIN_S):
         await service.wait()
@@ -428,6 +433,26 @@ async def test_offers_that_are_returned_go_back_to_a_source_that_lends(bench_of:
             while not lender.given_back:  # noqa: ASYNC110 - the source is told, and tells nobody
                 await asyncio.sleep(0.01)
         assert lender.given_back == ["o-1"]
+
+
+async def test_what_cannot_be_read_is_told_of_as_long_as_it_cannot(bench_of: BenchOf) -> None:
+    source = Source([node(1), {**node(2), "capacity": {"vcore": 4}}, {**node(3), "colour": "red"}])
+    bench = await bench_of(vms=source)
+    async with bench.running(informers={"vms": table("vms")}) as service:
+        await synced(service)
+        (problem,) = service.problems()
+        assert problem.startswith(
+            "informer vms (vms): what it says of node h3 (and of 1 more) cannot be relied on: colour"
+        )
+        await source.deltas.put(
+            [Delta(ChangeType.MODIFIED, node(3), "2"), Delta(ChangeType.DELETED, {"id": "h2"}, "3")]
+        )
+        await bench.heard(lambda found: ("h3", False) in changed(found))
+        assert service.problems() == []
+        # What was known, and cannot be read any more, likewise.
+        await source.deltas.put([Delta(ChangeType.MODIFIED, {**node(1), "colour": "red"}, "4")])
+        await bench.heard(lambda found: ("h1", True) in changed(found))
+        assert "node h1 cannot be relied on: colour: unknown field" in service.problems()[0]
 
 
 # ---- what moves from one source to another while nobody looks --------------------------------------------------------

@@ -215,6 +215,15 @@ class SharedIndexInformer:
         """What it and the handlers did wrong, newest first; bounded."""
         return self._problems.newest()
 
+    def distrusted(self) -> list[Problem]:
+        """The objects that cannot be relied on now, each with what was wrong with it last; newest first, bounded."""
+        keys = set(self._unread).union(*(registration.doubtful for registration in self._registrations))
+        found: dict[tuple[str, str], Problem] = {}
+        for problem in self.problems:
+            if (problem.kind, problem.object_id) in keys:
+                found.setdefault((problem.kind, problem.object_id), problem)
+        return list(found.values())
+
     def doing(self) -> str:
         """What it is at, or what keeps it from that, for people."""
         if self.last_error:

@@ -387,6 +387,10 @@ def _problem(each: _Bringing) -> str:
         return f"{who} has not synced: {each.doing()}"
     if each.informer.state is SourceState.STALE:
         return f"{who}: {each.informer.last_error or each.informer.reason}; {then}"
+    if distrusted := each.informer.distrusted():
+        first, *others = distrusted
+        more = f" (and of {len(others)} more)" if others else ""
+        return f"{who}: what it says of {first.kind} {first.object_id}{more} cannot be relied on: {first.text}"
     if each.outlet is not None and (why := each.outlet_died or each.outlet.last_error):
         return f"{who}: offers cannot be given back: {why}"
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from json import loads
+
 import httpx
 import pytest
 from muster_bus.log import OutRecord
@@ -17,6 +19,7 @@ from muster_scheduler.core.external import (
     ExternalOffer,
     ExternalPool,
     ExternalQueue,
+    OfferState,
     SetSource,
     SourceState,
     UpdateExternal,
@@ -24,6 +27,7 @@ from muster_scheduler.core.external import (
     kind_of,
 )
 from muster_scheduler.core.external_books import ExternalBooks
+from muster_scheduler.view.external import sources
 from unit.view.recorded import Bench, client_of
 
 LISTING, LIVE, STALE = SourceState.LISTING, SourceState.LIVE, SourceState.STALE
@@ -85,6 +89,17 @@ async def test_sources_are_shown_with_how_far_they_are_and_what_they_have(bench:
         assert check["DiagnosisMessage"] == "source rm1/default/pools (connection refused)"
         # A source that is lost does not make the view a failing service.
         assert (await client.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize(("state", "problems"), [(OfferState.OFFERED, 1), (OfferState.RETURNED, 0)])
+def test_an_offer_that_was_given_back_is_no_problem(state: OfferState, problems: int) -> None:
+    books = ExternalBooks()
+    books.apply(said(ExternalOffer("o", "h", {"vcore": 1})), 5)
+    (owner,) = books.all_sources()
+    (entry,) = owner.entries.values()
+    entry.problem, entry.offer_state = "node h is not there", state
+    (source,) = loads(b"".join(sources("rm1", [owner])))
+    assert (source["objects"], source["problems"]) == ({"offer": 1}, problems)
 
 
 async def test_nobody_misses_a_source_that_was_emptied_and_taken_out_of_the_settings(bench: Bench) -> None:

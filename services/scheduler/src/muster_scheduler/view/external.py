@@ -23,6 +23,7 @@ from muster_scheduler.core.external import (
     ExternalOffer,
     ExternalPool,
     ExternalQueue,
+    OfferState,
 )
 from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_scheduler.view.render import Pieces, small
@@ -90,7 +91,7 @@ def sources(rm_id: str, found: Iterable[SourceEntry]) -> Pieces:
             for entry in some:
                 counts[entry.kind.value] += 1
                 stale += entry.stale
-                problems += bool(entry.problem)
+                problems += bool(entry.problem) and entry.offer_state is not OfferState.RETURNED
             yield b""
         if not owner.gone:
             yield separator + go_json(_source(rm_id, owner, counts, stale, problems))

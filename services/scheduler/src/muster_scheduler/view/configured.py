@@ -164,6 +164,10 @@ _PARTITION: _Level = {
 }
 
 
+# Without any RM.
+NOTHING: dict[str, Any] = {"Partitions": [], "DeadlockDetectionEnabled": False, "DeadlockTimeoutSeconds": 0}
+
+
 def shown(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
     """A configuration as the real core's ``ConfigDAOInfo``.
 
@@ -174,15 +178,8 @@ def shown(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
     tree = read_tree(text if text.strip() else DEFAULT_TEXT, _unheard)
     given: Iterable[Any] = tree.get("partitions") or () if isinstance(tree, Mapping) else ()
     partitions = [_normal(_taken(each, _PARTITION, go), go) for each in given]
-    values: dict[str, Any] = {
-        "Partitions": partitions,
-        "Checksum": checksum(text),
-        "Extra": masked(extra),
-        "DeadlockDetectionEnabled": False,
-        "DeadlockTimeoutSeconds": 0,
-    }
-    if not extra:
-        del values["Extra"]
+    values = {"Partitions": partitions, "Checksum": checksum(text)} | ({"Extra": masked(extra)} if extra else {})
+    values |= {name: value for name, value in NOTHING.items() if name not in values}
     return values if go else {name.lower(): value for name, value in values.items()}
 
 

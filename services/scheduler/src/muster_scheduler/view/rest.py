@@ -658,7 +658,7 @@ class ViewRest:
 
     async def _state_dump(self, call: Call) -> Answer:
         state = self._rm(call)
-        config = None
+        config = configured.NOTHING
         if state is not None:
             config = await self._read(configured.shown, state.info.config, state.info.extra_config, go=True)
             state = self._source.states().get(state.info.rm_id)  # it may have registered anew meanwhile

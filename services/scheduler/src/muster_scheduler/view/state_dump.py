@@ -22,7 +22,7 @@ _NO_CALLBACK = {"empty": "Resource Manager did not register callback"}
 _ASK_ELSEWHERE = {"empty": "Resource Manager is not asked here: muster admin dump asks it"}
 
 
-def pieces(state: RmState | None, history: History, config: dict[str, Any] | None, now_ns: int) -> Pieces:
+def pieces(state: RmState | None, history: History, config: dict[str, Any], now_ns: int) -> Pieces:
     """The dump of one RM; None: of nobody, with everything empty.
 
     :param config: as :func:`configured.shown` has it.

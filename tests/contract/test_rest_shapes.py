@@ -1,0 +1,267 @@
+"""Whatever happens in a cluster, every REST answer has the real core's shape (contract/rest_shapes.py).
+
+Stories go through a real scheduler machine; what it writes goes to a log, transaction by transaction, and in
+between a real view on that log is asked everything there is to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+from contract import rest_shapes as shapes
+from contract.event_stories import STORIES, Stage
+from muster_bus.backends.memory import MemoryLog
+from muster_bus.clock import SystemClock
+from muster_bus.log import OutRecord
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.view import ViewService
+from muster_scheduler.view.settings import ViewSettings
+from unit.scheduler_service import rig as make
+from unit.scheduler_service.rig import RM
+from unit.view.recorded import client_of
+
+P = "/ws/v1/partition/default"
+COMPANY = """{name: root, submitacl: '*', properties: {team: all}, limits: [
+  {limit: everybody, users: ['*'], maxresources: {vcore: 90m}, maxapplications: 50},
+  {limit: team, groups: [dev, ops], maxresources: {vcore: 95m}, maxapplications: 60}], queues: [
+  {name: batch, maxapplications: 20, resources: {guaranteed: {vcore: 10m}, max: {vcore: 40m}},
+   properties: {priority.offset: '5', preemption.delay: 1s, quota.preemption.delay: 5m}},
+  {name: web, adminacl: ' ops', resources: {guaranteed: {vcore: 10m}}},
+  {name: people, parent: true, childtemplate: {maxapplications: 3, resources: {max: {vcore: 30m}, guaranteed:
+   {vcore: 1m}}, properties: {application.sort.policy: fair}}}]}"""
+RULES = """placementrules: [{name: user, create: true, filter: {type: allow, users: [carol, dave], groups: ['^none$']},
+  parent: {name: fixed, value: root.people}}, {name: tag, value: namespace, filter: {type: deny, users: ['^bob$'],
+  groups: [ops, other]}}, {name: provided, create: false}], preemption: {quotapreemptionenabled: true},
+  nodesortpolicy: {type: binpacking, resourceweights: {vcore: 1.5}}, usergroupresolver: {type: os},
+  limits: [{limit: everybody, users: ['*'], maxresources: {vcore: 90m}, maxapplications: 50},
+  {limit: team, groups: [dev, ops], maxresources: {vcore: 95m}, maxapplications: 60}],"""
+# What no story shows, and why.
+NEVER_SEEN = {
+    ("Application", "max_used_resource"),  # the core does not record it (docs/rest.md)
+    ("Application", "backoff_deadline"),  # there is no backoff: what cannot fit is parked
+    ("StateDump", "event_streams"),  # the event publisher's, which is another service
+    ("EventStream", "name"),
+    ("EventStream", "created_at"),
+    ("ConfigPartition", "reservation"),  # ours, in docs/configuration.md
+    ("Application", "source"),  # external resources have tests of their own
+    ("Allocation", "source"),
+    ("Foreign", "source"),
+    ("Node", "sources"),
+    ("Node", "reported"),
+}
+
+
+TESTED_ALONE = (shapes.Shape, shapes.Validated)
+
+
+class Seen(Stage):
+    """A stage that keeps what it wrote, by transaction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transactions: list[list[OutRecord]] = []
+
+    def _take(self, outputs: list[OutRecord]) -> list[OutRecord]:
+        state = [record for record in outputs if record.topic == self.topics.state]
+        if state:
+            self.transactions.append(state)
+        return super()._take(outputs)
+
+
+def company(stage: Stage) -> None:
+    """Queues, limits, a gang, preemption, foreign allocations, applications that are completed and rejected."""
+    stage.begin(COMPANY, rest=RULES, extra={"service.event.requestEventsEnabled": "true", "ldap.password": "tiger"})
+    labels = {"si/hostname": "host-1", "si/rackname": "rack-1", "zone": "<a&b>"}
+    for number in (1, 2):
+        node = make.node(f"node-{number}", vcore=20, memory=100)
+        node.nodes[0].attributes.update({**labels, "si.io/hostname": "host-1", "si.io/rackname": "rack-1"})
+        stage.send(node)
+    foreign = make.allocation("", "daemon-1", "node-1", vcore=1)
+    foreign.allocationTags.update({"foreign": "default", "kind": "daemon"})
+    foreign.priority = 7
+    stage.send(si.AllocationRequest(rmID=RM, allocations=[foreign]))
+    # One that is over, one that is refused.
+    stage.app("app-over", "root.batch")
+    stage.ask("app-over", "key-0", 1)
+    stage.gone("app-over", "key-0")
+    stage.wait(31)
+    stage.app("app-bad", "root.nowhere")
+    # A gang, of which one placeholder is replaced.
+    stage.app("app-gang", "root.web", placeholderAsk=make.resource(vcore=4), gangSchedulingStyle="Soft")
+    for number in range(2):
+        stage.ask("app-gang", f"holder-{number}", 2, member_of="workers")
+    stage.wait(1)
+    driver = make.allocation("app-gang", "driver", vcore=1, tags={"kubernetes.io/meta/podName": "driver <1>"})
+    driver.originator = True
+    waits = make.allocation("app-gang", "waits", vcore=99)
+    waits.originator = True
+    stage.send(make.asks(driver, waits))
+    stage.ask("app-gang", "real-0", 2, task_group="workers")
+    stage.gone("app-gang", "holder-0", si.PLACEHOLDER_REPLACED)
+    # One takes all there is left; another is entitled to its guarantee.
+    stage.app("app-wide", "root.web", user="bob")
+    for number in range(1, 9):
+        stage.ask("app-wide", f"wide-{number}", 5, may_go=True)
+    stage.app("app-poor", "root.batch")
+    stage.ask("app-poor", "poor-1", 8, preempts=True)
+    stage.wait(31)
+    stage.ask("app-poor", "poor-2", 19, on="node-1")
+    for item in stage.of("released"):
+        stage.gone("app-wide", item.allocationKey, si.PREEMPTED_BY_SCHEDULER)  # type: ignore[attr-defined]
+    stage.wait(3)
+    stage.send(make.removal("app-wide"))
+    stage.wait(900)
+
+
+def previous(stage: Stage) -> None:
+    """The previous generation of the interface: asks with repeats, allocations with UUIDs."""
+    stage.begin()
+    stage.node(vcore=10)
+    stage.app("app-1")
+    stage.send(make.old_ask("app-1", "key-1", repeats=5, vcore=4))
+
+
+STORIES_HERE = {**STORIES, "company": company, "previous": previous}
+# The view is asked after each of so many transactions, and at the end: the stories are many.
+_EVERY, _EVERY_OF_COMPANY = 5, 2
+
+
+class Reader:
+    """Asks a view everything, and holds each answer against its shape."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def get(self, path: str, shape: Any, status: int = 200) -> Any:
+        answer = await self._client.get(path, headers={"Accept": "application/json"}, follow_redirects=True)
+        assert answer.status_code == status, (path, answer.text)
+        assert answer.headers["content-type"] == "application/json; charset=UTF-8"
+        try:
+            return shapes.valid(answer.content, shape)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise AssertionError(f"{path}: {error}\n{answer.text[:3000]}") from error
+
+    async def everything(self) -> None:
+        dump = await self.get("/ws/v1/fullstatedump", shapes.StateDump)
+        assert await self.get("/ws/v1/partitions", list[shapes.Partition]) == dump.partitions
+        assert await self.get("/ws/v1/clusters", list[shapes.Cluster]) == dump.cluster_info
+        await self.get("/ws/v1/history/apps", list[shapes.ApplicationSample])
+        await self.get("/ws/v1/history/containers", list[shapes.ContainerSample])
+        await self.get("/ws/v1/scheduler/healthcheck", shapes.Health)
+        await self.get("/ws/v1/scheduler/node-utilizations", list[shapes.Utilization])
+        if not dump.partitions:
+            return
+        await self.get(f"{P}/placementrules", list[shapes.Rule])
+        tree = await self.get(f"{P}/queues", shapes.Queue)
+        assert [tree] == dump.queues
+        for queue in _below(tree):
+            path = quote(queue.queuename, safe="")
+            single = await self.get(f"{P}/queue/{path}", shapes.Queue)
+            assert (single.partition, single.children) == ("", msgspec.UNSET)
+            whole = await self.get(f"{P}/queue/{path}?subtree", shapes.Queue)
+            assert whole.children == queue.children
+            found = await self.get(f"{P}/queue/{path}/applications", list[shapes.Application])
+            await self.get(f"{P}/queue/{path}/applications/active", list[shapes.Application])
+            for app in found:
+                same = await self.get(f"{P}/queue/{path}/application/{app.application_id}", shapes.Application)
+                assert same == app
+        apps = []
+        for state in ("active", "completed", "rejected"):
+            apps += await self.get(f"{P}/applications/{state}", list[shapes.Application])
+        assert {app.application_id for app in apps} == {app.application_id for app in dump.applications}
+        for node in await self.get(f"{P}/nodes", list[shapes.Node]):
+            assert await self.get(f"{P}/node/{node.node_id}", shapes.Node) == node
+        for user in await self.get(f"{P}/usage/users", list[shapes.UserUsage]):
+            assert await self.get(f"{P}/usage/user/{user.user_name}", shapes.UserUsage) == user
+        for group in await self.get(f"{P}/usage/groups", list[shapes.GroupUsage]):
+            if group.group_name != "*":  # no path leads there, as in the real core
+                assert await self.get(f"{P}/usage/group/{group.group_name}", shapes.GroupUsage) == group
+        for path in ("queue/root.nope", "application/nope", "node/nope", "usage/user/nope", "usage/group/nope"):
+            await self.get(f"{P}/{path}", shapes.Error, 404)
+
+
+def _below(queue: shapes.Queue) -> Iterator[shapes.Queue]:
+    yield queue
+    for child in queue.children or []:
+        yield from _below(child)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_fields_are_seen() -> Iterator[None]:
+    """When all stories were told: each field of each shape was there once."""
+    told.clear()
+    shapes.SEEN.clear()
+    yield
+    if told == set(STORIES_HERE):
+        missing = {
+            (name, each.name)
+            for name, shape in vars(shapes).items()
+            if isinstance(shape, type) and issubclass(shape, shapes.Shape) and shape not in TESTED_ALONE
+            for each in msgspec.structs.fields(shape)
+        } - shapes.SEEN
+        assert sorted(missing - NEVER_SEEN) == [], "a story is to be told in which it is there"
+        assert sorted(NEVER_SEEN - missing) == [], "it is seen after all"
+
+
+told: set[str] = set()
+
+
+@pytest.mark.parametrize("story", STORIES_HERE)
+async def test_every_answer_of_a_story(story: str) -> None:
+    stage = Seen()
+    STORIES_HERE[story](stage)
+    async for reader in _played(stage, _EVERY_OF_COMPANY if STORIES_HERE[story] is company else _EVERY):
+        await reader.everything()
+    told.add(story)
+
+
+async def _played(stage: Seen, every: int = 1) -> AsyncIterator[Reader]:
+    """What a stage wrote, transaction by transaction, on a log that a view follows."""
+    clock = SystemClock()
+    log = MemoryLog(stage.topics.specs(), clock)
+    await log.start()
+    owner = await log.take_over("test", stage.topics.requests, 0)
+    settings = ViewSettings(http_address="", health_interval_s=0, fresh_wait_s=10, history_interval_s=0.02)
+    view = ViewService(settings, log, stage.topics, clock)
+    await view.start()
+    try:
+        async with client_of(view) as client:
+            yield Reader(client)
+            for number, records in enumerate(stage.transactions, 1):
+                await owner.commit(records, None)
+                if number % every == 0 or number == len(stage.transactions):
+                    yield Reader(client)
+    finally:
+        await view.stop()
+        await log.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"partitions: 5", b"partitions: [{name: default, queues: [{name: <&>}]}]"])
+async def test_a_judged_configuration(body: bytes) -> None:
+    stage = Seen()
+    async for reader in _played(stage):
+        answer = await reader._client.post("/ws/v1/validate-conf", content=body)
+        assert shapes.valid(answer.content, shapes.Validated).allowed is (body == b"")
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "words"),
+    [
+        (b'{"allowed":true,"reason":""}\n', shapes.Validated, "reason is there though it is ''"),
+        (b'{"allowed":true,"reason":null}\n', shapes.Validated, "Expected `str`, got `null`"),
+        (b'{"allowed":true,"more":1}\n', shapes.Validated, "unknown field `more`"),
+        (b'{"allowed":1}\n', shapes.Validated, "Expected `bool`, got `int`"),
+        (b'{"timestamp":1.0}\n', shapes.ApplicationSample, "fraction"),
+        (b'{"timestamp":1,"totalApplications":5}\n', shapes.ApplicationSample, "Expected `str`, got `int`"),
+        (b'{"name":"a<b"}\n', shapes.Rule, "< is escaped"),
+        (b"[]", list[shapes.Rule], "line feed"),
+    ],
+)
+def test_what_a_reader_in_go_would_stumble_over_is_found(body: bytes, shape: Any, words: str) -> None:
+    with pytest.raises((msgspec.ValidationError, ValueError), match=words):
+        shapes.valid(body, shape)

@@ -72,7 +72,7 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A container. ``told``: it was told to go, and the RM has not confirmed."""
+    """A container. ``told``: it was told to go, and the RM has not confirmed. ``adopted``: the RM reported it."""
 
     app_id: str
     key: str
@@ -80,6 +80,7 @@ class Held:
     quantities: Amounts
     priority: int = 0
     told: str = ""
+    adopted: bool = False
 
     def __repr__(self) -> str:
         return f"{self.app_id}/{self.key} {self.quantities} on {self.node_id}"
@@ -394,11 +395,11 @@ class Books:
 
     # ---- sums ------------------------------------------------------------------------------------------------------
 
-    def containers(self, node_id: str) -> Amounts:
-        """What the RM runs on a node."""
+    def containers(self, node_id: str, *, adopted: bool = True) -> Amounts:
+        """What the RM runs on a node, what it reported included or not."""
         sums: Amounts = {}
         for held in self.held.values():
-            if held.node_id == node_id:
+            if held.node_id == node_id and (adopted or not held.adopted):
                 sums = plus(sums, held.quantities)
         return sums
 

@@ -137,6 +137,7 @@ class Laws:
         held = Held(*name, new.nodeID, wire.amounts(new.resourcePerAlloc), new.priority)
         echo = books.reported.pop(name, None)
         if echo is not None:
+            held.adopted = True
             books.held[name] = held
             return
         wanted = books.wanted.pop(name, None)
@@ -224,7 +225,9 @@ class Laws:
         for node_id in dict.fromkeys(held.node_id for held in books.held.values()):
             lent = books.lent(node_id)
             if lent is not None:
-                runs = {name: value for name, value in books.containers(node_id).items() if name not in POOLS}
+                # (What the RM reports is there, whatever became of the offer before it registered again.)
+                runs = books.containers(node_id, adopted=False)
+                runs = {name: value for name, value in runs.items() if name not in POOLS}
                 must(covers(lent, runs), "offer", f"{runs} runs on {node_id}, and {lent} is lent")
                 for source, _, offers, _ in books.parts(node_id):
                     for offer in offers:

@@ -211,7 +211,9 @@ class ResourceManager:
 
     def _speak_of_others(self) -> Command | None:
         """It knows of a node that it did not bring, and says something of it."""
-        others = [node_id for node_id in self._books.nodes() if node_id not in self._books.rm_nodes]
+        # (Not of one that may be there for a moment only: with it goes what was said of it.)
+        hosts, own = self._world.hosts, self._books.rm_nodes
+        others = [node_id for node_id in self._books.nodes() if node_id in hosts and node_id not in own]
         if not others:
             return None
         self._tally["RM: speaks of a node that it did not bring"] += 1

@@ -308,6 +308,8 @@ def test_a_quota_outlives_another_configuration(cluster: Outside) -> None:
     cluster.reload(
         "{name: root, submitacl: '*', queues: [{name: a}, {name: b, resources: {max: {vcore: 2m}}}, {name: c}]}"
     )
+    words = "vcore: the configuration says 2, source quota says 4: the smaller counts"
+    assert of_queues(cluster.outcomes[-1]) == [("root.b", {"vcore": 2}, words), ("root.c", {"vcore": 1}, "")]
     assert maximum(cluster, "root.b") == {"vcore": 2}
     assert maximum(cluster, "root.c") == {"vcore": 1}
     assert cluster.entry("quota", QUEUE, "root.c").problem == ""

@@ -16,6 +16,7 @@ from muster_scheduler.core.commands import (
     UpdateAllocations,
     UpdateApplications,
 )
+from muster_scheduler.core.external import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
 from muster_scheduler.core.states import QueueEvent
 from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.view import explain
@@ -167,7 +168,7 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     assert poor == {
         "partition": "default", "queue": "root.a", "state": "Active", "leaf": True, "managed": True, "share": 0.0,
         "allocated": {}, "preempting": {}, "pending": {"vcore": 3}, "promised": {}, "maximum": {},
-        "headroom": {"vcore": 0},
+        "sources": [], "disputed": "", "headroom": {"vcore": 0},
         "guarantees": [
             {"queue": "root.a", "resourceType": "vcore", "guaranteed": 4, "used": 0, "preempting": 0, "missing": 4}
         ],
@@ -214,6 +215,21 @@ async def test_guarantees_count_up_to_the_fence_and_the_nearest_word_protects(be
     assert open_["protectedBy"] == "root.top.open", "inherited: the property stands at each of them"
     assert open_["message"].startswith("It has no guarantee of its own.")
     assert "Nothing in it is preempted for others." in open_["message"]
+
+
+async def test_a_queue_that_a_source_restricts(bench: Bench) -> None:
+    rm = bench.rm(queues="{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 9m}}}, {name: b}]}")
+    quotas = [ExternalQueue("root.a", {"vcore": 6}), ExternalQueue("root.b", {"vcore": 1}), ExternalPool("licence", 2)]
+    rm.do(UpdateExternal("default", "quota", "life", tuple(ExternalChange(kind_of(e), id_of(e), e) for e in quotas)))
+    await bench.write(rm)
+    both, one, root = [await get(bench, f"{E}/queue/{path}") for path in ("root.a", "root.b", "root")]
+    assert (both["maximum"], both["sources"]) == ({"vcore": 6}, ["quota"])
+    assert both["disputed"] == "vcore: the configuration says 9, source quota says 6: the smaller counts"
+    assert f"Of its max more than one speak ({both['disputed']}). " in both["message"]
+    assert (one["sources"], one["disputed"]) == (["quota"], "")
+    assert "Its max is set by source quota. " in one["message"]
+    assert (root["sources"], root["disputed"]) == (["quota"], "")
+    assert "What pools have is said by source quota. " in root["message"]
 
 
 async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None:

@@ -240,6 +240,13 @@ class PartitionExternal:
         if entries and queue.parent is not None and self._partition.searching:
             queue.restrict(*self._maximum(entries))
 
+    def dispute(self, queue: Queue) -> str:
+        """Who says what of a queue's max, where they differ, in words; "": nowhere."""
+        entries = self.books.queues.get(queue.path)
+        if not entries or queue.parent is None:
+            return ""
+        return quota_dispute(queue.by_name(queue.own_maximum), entries)
+
     def queue_is_there(self, queue: Queue, out: Outcome) -> None:
         """A queue was announced: those that waited for it count."""
         for entry in self.books.queues.get(queue.path, ()):
@@ -286,8 +293,7 @@ class PartitionExternal:
         if queue.maximum != before[1]:
             partition.capacity_moved = True
             partition.version += 1
-            dispute = quota_dispute(queue.by_name(queue.own_maximum), entries)
-            partition.queue_tree.limit_events(queue, *before, out, now_ns, dispute)
+            partition.queue_tree.limit_events(queue, *before, out, now_ns)
             delay_ns = quota.delay_ns(partition, queue)
             quota.configured(partition, queue, before[1], delay_ns, out, now_ns)
             partition.waiting.stir((queue,))

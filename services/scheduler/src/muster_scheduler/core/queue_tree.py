@@ -69,10 +69,14 @@ class QueueTree:
         """The events and the object of one new queue."""
         detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
         out.track(EventType.QUEUE, Change.ADD, detail, queue.path, now_ns=now_ns)
-        for quantities, what in ((queue.maximum, Detail.QUEUE_MAX), (queue.guaranteed, Detail.QUEUE_GUARANTEED)):
+        dispute = self._partition.external.dispute(queue)
+        for quantities, what, message in (
+            (queue.maximum, Detail.QUEUE_MAX, dispute),
+            (queue.guaranteed, Detail.QUEUE_GUARANTEED, ""),
+        ):
             if quantities is not None:
                 by_name = queue.by_name(quantities)
-                out.track(EventType.QUEUE, Change.SET, what, queue.path, resource=by_name, now_ns=now_ns)
+                out.track(EventType.QUEUE, Change.SET, what, queue.path, "", by_name, message, now_ns=now_ns)
         out.touch(queue, self._partition.name)
         self._partition.external.queue_is_there(queue, out)
 
@@ -83,12 +87,11 @@ class QueueTree:
         maximum: Mapping[int, int] | None,
         out: Outcome,
         now_ns: int,
-        dispute: str = "",
     ) -> None:
-        """The events of a queue whose guaranteed and max were these before.
-
-        :param dispute: who says otherwise of its max, in words.
+        """The events of a queue whose guaranteed and max were these before; where sources outside of the RM say
+        otherwise of the max, who says what.
         """
+        dispute = self._partition.external.dispute(queue)
         for old, new, detail, message in (
             (guaranteed, queue.guaranteed, Detail.QUEUE_GUARANTEED, ""),
             (maximum, queue.maximum, Detail.QUEUE_MAX, dispute),

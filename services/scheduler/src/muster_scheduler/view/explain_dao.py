@@ -261,7 +261,8 @@ class QueueDao(_Whole, kw_only=True):
     from in here preempt nothing outside of that queue. ``protectedBy``: the queue whose word it is that nothing in here
     is preempted; "": nobody's. ``quotaAt``: when what is above its max is cut back. ``formingApplications``: those
     whose placeholders count against ``maxApplications`` though nothing else of them runs. ``promised``: what gangs that
-    have started will still take in here.
+    have started will still take in here. ``sources``: those outside of the RM that say what its max is (of root: what
+    pools have); ``disputed``: where they and the configuration differ; "": nowhere.
     """
 
     partition: str
@@ -275,6 +276,8 @@ class QueueDao(_Whole, kw_only=True):
     pending: Quantities
     promised: Quantities
     maximum: Quantities
+    sources: list[str]
+    disputed: str
     headroom: Quantities
     guarantees: list[GuaranteeDao]
     applications: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from muster_scheduler.core.config import ROOT
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_victims import POLICY
@@ -40,6 +41,8 @@ def explained(partition: Partition, queue: Queue, *, halt: Reason | None) -> Que
         pending=quantities(queue.pending),
         promised=explain_gang.promised_in(partition, queue),
         maximum=queue.by_name(queue.maximum) or {},
+        sources=list(queue.sources),
+        disputed=partition.external.dispute(queue),
         headroom=headroom,
         guarantees=guarantees,
         applications=_applications(queue),
@@ -160,7 +163,14 @@ def _guarantee(queue: Queue, found: QueueDao) -> str:
 
 def _maximum(found: QueueDao) -> str:
     used_up = sorted(name for name, left in found.headroom.items() if left <= 0)
-    said = f"No {' and no '.join(used_up)} is left in its headroom." if used_up else ""
+    said = ""
+    if found.disputed:
+        said = f"Of its max more than one speak ({found.disputed}). "
+    elif found.sources:
+        what = "Its max is set" if found.queue != ROOT else "What pools have is said"
+        said = f"{what} by source{'s' if len(found.sources) > 1 else ''} {', '.join(found.sources)}. "
+    if used_up:
+        said += f"No {' and no '.join(used_up)} is left in its headroom."
     if found.quota_at:
         said += " What is above its max is going to be cut back."
     return said.strip()

@@ -11,6 +11,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.core import invariants
+from muster_scheduler.core.external import ExternalNode, SourceState
 from muster_scheduler.follower import StateFolder
 from muster_scheduler.service.admin_commands import DUMP_BYTES_MAX, DUMP_WAITS_NS, DUMPS_WAITING_MAX, NO_CALLBACK
 from unit.scheduler_service import rig as make
@@ -178,6 +179,23 @@ def test_a_drained_node_keeps_what_it_has_and_gets_nothing(rig: AdminRig) -> Non
     assert rig.command(drain_node=drain(partition="default", schedulable=True)).changed
     assert rig.keys("new") == ["k1", "k2"]
     assert not rig.command(drain_node=drain(schedulable=True)).changed
+    rig.check_counters()
+
+
+def test_a_node_that_a_source_drains_is_drained_by_the_operator_beside_it(rig: AdminRig) -> None:
+    lost = {"state": SourceState.STALE, "reason": "away"}
+    rig.send(make.said(ExternalNode("n", {"vcore": 9_000}), ExternalNode("own", {"vcore": 9_000}), **lost))  # type: ignore[arg-type]
+    for node_id in ("n", "own"):
+        result = rig.command(drain_node=drain(node_id, schedulable=True))
+        assert (result.code, result.changed) == (NOT_POSSIBLE, False)
+        assert result.message.endswith("by vms")
+        assert rig.command(drain_node=drain(node_id)).changed
+        assert not rig.command(drain_node=drain(node_id)).changed
+    rig.send(make.said(state=SourceState.LIVE))
+    ask(rig, "k")
+    assert rig.keys("new") == [], "the operator's word stands"
+    assert rig.command(drain_node=drain("own", schedulable=True)).changed
+    assert rig.keys("new") == ["k"]
     rig.check_counters()
 
 

@@ -185,7 +185,7 @@ def _drain(
     name = partition_name(wanted.partition)
     partition = state.core.partitions.get(name)
     node = partition.nodes.get(wanted.node_id) if partition is not None else None
-    if node is None:
+    if partition is None or node is None:
         result.code = pb.AdminResult.NOT_FOUND
         result.message = (
             f"partition {name[:_SHOWN_MAX]!r} does not exist"
@@ -194,7 +194,15 @@ def _drain(
         )
         return
     result.allocations = len(node.allocations)
-    if node.schedulable == wanted.schedulable:
+    # (What sources outside of the RM say of the node is theirs: it is neither this word nor taken back by it.)
+    report = partition.node_lives.report_of(node)
+    if (report is None or report.schedulable) == wanted.schedulable:
+        if wanted.schedulable and not node.schedulable:
+            result.code = pb.AdminResult.NOT_POSSIBLE
+            result.message = (
+                f"node {node.node_id} is not drained here: it takes nothing new because of what is said outside of the "
+                f"resource manager, by {', '.join(node.sources)}"
+            )
         return
     action = NodeAction.DRAIN_TO_SCHEDULABLE if wanted.schedulable else NodeAction.DRAIN_NODE
     told = len(out.facts)

@@ -174,6 +174,7 @@ class Reader:
         for state in ("active", "completed", "rejected"):
             apps += await self.get(f"{P}/applications/{state}", list[shapes.Application])
         assert {app.application_id for app in apps} == {app.application_id for app in dump.applications}
+        assert dump.partitions[0].applications["total"] == len(apps)
         for node in await self.get(f"{P}/nodes", list[shapes.Node]):
             assert await self.get(f"{P}/node/{node.node_id}", shapes.Node) == node
         for user in await self.get(f"{P}/usage/users", list[shapes.UserUsage]):

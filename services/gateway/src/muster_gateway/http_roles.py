@@ -83,7 +83,7 @@ ROWS: tuple[Row, ...] = (
     Row("/ws/v1/loglevel", Role.ADMIN, ("POST", "PUT"), "changes what a process does"),
     Row("/ws/v1/loglevel/*", Role.ADMIN, ("POST", "PUT"), "likewise"),
     Row("/ws/v1/stack", Role.ADMIN, why=_INSIDE),
-    Row("/ws/v1/fullstatedump", Role.ADMIN, why="everything at once, the RM's own dump in it"),
+    Row("/ws/v1/fullstatedump", Role.ADMIN, why="everything at once"),
     Row("/debug/*", Role.ADMIN, why=_INSIDE),
     # The event publisher.
     Row("/ws/v1/events/batch", Role.READ),

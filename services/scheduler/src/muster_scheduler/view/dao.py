@@ -343,10 +343,11 @@ def cluster(info: RmInfo, partition: Partition) -> ClusterDao:
 
 
 def partition_info(info: RmInfo, partition: Partition) -> PartitionDao:
-    """A partition: O(its applications), at the speed of counting."""
+    """A partition: O(its applications), at the speed of counting. Those that are over and those refused count, too."""
     states = Counter(map(attrgetter("state"), partition.apps.values()))
+    states.update(map(attrgetter("state"), partition.rejected.values()))
     applications = {state.value: count for state, count in states.items()}
-    applications["total"] = len(partition.apps)
+    applications["total"] = states.total()
     capacity = partition.types.quantities(partition.capacity)
     used = partition.types.quantities(partition.root.allocated)
     weights = partition.config.node_sort_weights

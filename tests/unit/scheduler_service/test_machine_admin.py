@@ -184,7 +184,7 @@ def test_a_drained_node_keeps_what_it_has_and_gets_nothing(rig: AdminRig) -> Non
 
 def test_a_node_that_a_source_drains_is_drained_by_the_operator_beside_it(rig: AdminRig) -> None:
     lost = {"state": SourceState.STALE, "reason": "away"}
-    rig.send(make.said(ExternalNode("n", {"vcore": 9_000}), ExternalNode("own", {"vcore": 9_000}), **lost))  # type: ignore[arg-type]
+    rig.send(make.said(ExternalNode("n", {"vcore": 9_000}), ExternalNode("own", {"vcore": 9_000}), **lost))
     for node_id in ("n", "own"):
         result = rig.command(drain_node=drain(node_id, schedulable=True))
         assert (result.code, result.changed) == (NOT_POSSIBLE, False)

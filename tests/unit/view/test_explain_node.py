@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 
@@ -19,6 +21,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
+from muster_scheduler.core.external import ExternalChange, ExternalOffer, UpdateExternal, kind_of
 from muster_scheduler.follower import RmState
 from muster_scheduler.view import explain_node
 from muster_scheduler.view.explain import halt_of
@@ -60,6 +63,34 @@ async def test_a_node_with_work_and_with_asks_that_wait(bench: Bench) -> None:
     assert found["message"] == (
         "It has 1 allocation. Of 3 asks that wait it has room for none; for 1 it has too little memory, "
         "for 2 it has too little vcore."
+    )
+
+
+async def test_offers_that_are_wanted_back_say_until_when(bench: Bench) -> None:
+    rm = bench.rm()
+    cluster = rm.cluster
+
+    def says(*offers: ExternalOffer) -> None:
+        changes = tuple(ExternalChange(kind_of(each), each.offer_id, each) for each in offers)
+        rm.do(UpdateExternal("default", "mesos", "life", changes))
+
+    lent = [ExternalOffer(name, "agent", {"vcore": 4}, grace_ns=60 * 10**9) for name in ("o1", "o2", "o3")]
+    says(*lent)
+    cluster.app("x", "root.a")
+    cluster.ask("x", "runs", vcore=12)
+    says(replace(lent[0], revoked=True), replace(lent[1], revoked=True, grace_ns=90 * 10**9))
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as http:
+        found = await get(http, f"{E}/node/agent")
+    deadline = cluster.now_ns + 60 * 10**9
+    assert found["wantedBack"][0] == {
+        "source": "mesos", "offer": "o1", "resource": {"vcore": 4}, "withdrawn": False, "deadline": deadline,
+    }  # fmt: skip
+    assert [each["offer"] for each in found["wantedBack"]] == ["o1", "o2"]
+    until = datetime.fromtimestamp(deadline // 10**9, tz=UTC)
+    assert (
+        "Offer o1 of source mesos and 1 more are wanted back: what has no room without them is told to go from "
+        f"{until:%Y-%m-%d %H:%M:%S} UTC on." in found["message"]
     )
 
 

@@ -365,6 +365,19 @@ class NodeSourceDao(_Whole, kw_only=True):
     brings: bool
 
 
+class WantedBackDao(_Whole, kw_only=True):
+    """An offer of the node that its source wants back, or says nothing of any more.
+
+    ``deadline``: when what does not fit on the node without it is preempted.
+    """
+
+    source: str
+    offer: str
+    resource: Quantities
+    withdrawn: bool
+    deadline: int
+
+
 class NodeDao(_Whole, kw_only=True):
     """Where a node stands, up to what is on it.
 
@@ -372,7 +385,7 @@ class NodeDao(_Whole, kw_only=True):
     allocations were told to go and are still there. ``refusedFor``: the asks for which the RM refused it (a hundred at
     most; ``refusals``: how many there are). ``sources``: what those outside of the RM say of it; ``rm``: what the RM
     itself says beside them, null: nothing, or it alone speaks. ``disputed``: where they differ; ``closed``: who says
-    that the node takes nothing new; "": nobody.
+    that the node takes nothing new; "": nobody. ``wantedBack``: what was lent of it, and no longer is.
     """
 
     partition: str
@@ -383,6 +396,7 @@ class NodeDao(_Whole, kw_only=True):
     rm: ReportedDao | None
     disputed: str
     closed: str
+    wanted_back: list[WantedBackDao]
     capacity: Quantities
     allocated: Quantities
     occupied: Quantities

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from itertools import islice
 
 from muster_service.go_json import go_json
 
-from muster_scheduler.core.external_books import ExternalBooks
+from muster_scheduler.core.external import ExternalOffer, OfferState
+from muster_scheduler.core.external_books import ExternalBooks, OnNode
 from muster_scheduler.core.external_merge import Part, merge, parts_of
 from muster_scheduler.core.objects import Allocation, Ask, Node
 from muster_scheduler.core.partition import Partition
@@ -23,6 +25,7 @@ from muster_scheduler.view.explain_dao import (
     NodeSourceDao,
     OnNodeDao,
     RefusedForDao,
+    WantedBackDao,
     WouldFitDao,
 )
 from muster_scheduler.view.render import Pieces, small
@@ -44,7 +47,8 @@ def explained(
     :param halt: why nothing at all is decided.
     :param external: what sources outside of the RM say; None: there are none.
     """
-    parts = _parts(partition, node, external)
+    on = _said_of(partition, node, external)
+    parts = parts_of(on) if on is not None else []
     merged = merge(node.reported, parts) if parts else None
     waiting = yield from _waiting(partition, node, halt)
     quantities = partition.types.quantities
@@ -58,6 +62,7 @@ def explained(
         rm=dao.reported(node),
         disputed=merged.disputed if merged is not None else "",
         closed=merged.closed if merged is not None else "",
+        wanted_back=list(_wanted_back(on)) if on is not None else [],
         capacity=quantities(node.capacity),
         allocated=quantities(node.allocated),
         occupied=quantities(node.occupied),
@@ -78,10 +83,23 @@ def explained(
     yield b"}\n"
 
 
-def _parts(partition: Partition, node: Node, external: ExternalBooks | None) -> list[Part]:
-    """What each source that takes part in the node says of it, by name."""
-    on = external.of(partition.name).nodes.get(node.node_id) if node.sources and external is not None else None
-    return parts_of(on) if on is not None else []
+def _said_of(partition: Partition, node: Node, external: ExternalBooks | None) -> OnNode | None:
+    """What the sources that take part in the node say of it."""
+    return external.of(partition.name).nodes.get(node.node_id) if node.sources and external is not None else None
+
+
+def _wanted_back(on: OnNode) -> Iterator[WantedBackDao]:
+    """Its offers that are REVOKED, by source and id."""
+    revoked = (each for offers in on.offers.values() for each in offers if each.offer_state is OfferState.REVOKED)
+    for each in sorted(revoked, key=lambda each: each.order):
+        assert isinstance(each.said, ExternalOffer)
+        yield WantedBackDao(
+            source=each.source,
+            offer=each.object_id,
+            resource=dict(each.said.quantities),
+            withdrawn=each.withdrawn,
+            deadline=each.deadline_ns,
+        )
 
 
 def _source(part: Part) -> NodeSourceDao:
@@ -197,7 +215,7 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
 
 
 def _message(found: NodeDao, allocations: int, foreign: int, halt: Reason | None) -> str:
-    said = [halt.sentence() if halt is not None else "", _takes(found), _spoken_of(found), _kept(found)]
+    said = [halt.sentence() if halt is not None else "", _takes(found), _spoken_of(found), _back(found), _kept(found)]
     said += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
     return " ".join(text for text in said if text)
 
@@ -220,6 +238,19 @@ def _spoken_of(found: NodeDao) -> str:
     beside = "Beside the resource manager" if found.rm is not None else "Not the resource manager, but"
     said = f"{beside} {who} {'speaks' if len(names) == 1 else 'speak'} of it."
     return f"{said} They differ ({found.disputed})." if found.disputed else said
+
+
+def _back(found: NodeDao) -> str:
+    """What was lent of it goes back, and by when what is in the way of that has to be gone."""
+    if not found.wanted_back:
+        return ""
+    first, *others = found.wanted_back
+    more, be, them = (f" and {len(others)} more", "are", "them") if others else ("", "is", "it")
+    until = datetime.fromtimestamp(min(each.deadline for each in found.wanted_back) // 10**9, tz=UTC)
+    return (
+        f"Offer {first.offer} of source {first.source}{more} {be} wanted back: "
+        f"what has no room without {them} is told to go from {until:%Y-%m-%d %H:%M:%S} UTC on."
+    )
 
 
 def _kept(found: NodeDao) -> str:

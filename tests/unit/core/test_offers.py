@@ -149,20 +149,21 @@ def test_an_offer_of_too_many_types_stands_in_for_no_other() -> None:
     cluster.check_folds()
 
 
-def test_an_offer_that_can_be_counted_since_a_restart_counts_before_it_is_needed_or_not() -> None:
+def test_an_offer_that_could_be_counted_since_a_restart_stands_in_for_no_other_before_it_is() -> None:
     cluster = lent(offer(idle_s=10, vcore=4))
     types = {f"t{number}": 1 for number in range(TYPES_MAX - len(cluster.partition.types.names))}
     cluster.node("full", **types)
     cluster.says(SOURCE, offer("o2", idle_s=10, vcore=4, another=1))
     cluster.do(UpdateNodes((NodeItem("full", NodeAction.DECOMISSION),)))
-    assert cluster.entry(SOURCE, ExternalKind.OFFER, "o2").problem
     cluster.restart()
     cluster.ask("app", "k", wanted=4, vcore=1)
-    assert not cluster.entry(SOURCE, ExternalKind.OFFER, "o2").problem
-    assert cluster.the_node("n1").named_capacity() == {"vcore": 8, "another": 1}
     cluster.wait(30)
-    assert (state(cluster), state(cluster, "o2")) == (OfferState.OFFERED, OfferState.RETURNED)
-    assert len(held(cluster)) == 4
+    assert cluster.entry(SOURCE, ExternalKind.OFFER, "o2").problem, "nobody spoke of the node since"
+    assert (state(cluster), state(cluster, "o2"), len(held(cluster))) == (OfferState.OFFERED, OfferState.OFFERED, 4)
+    cluster.says(SOURCE, offer("o3", vcore=1))
+    assert cluster.the_node("n1").named_capacity() == {"vcore": 9, "another": 1}
+    cluster.wait(30)
+    assert (state(cluster), state(cluster, "o2"), len(held(cluster))) == (OfferState.OFFERED, OfferState.RETURNED, 4)
     cluster.check_folds()
 
 

@@ -187,6 +187,13 @@ class PartitionExternal:
                 self._reserve(entry, bad, out)
         return on if not bad else _without(on, bad)
 
+    @staticmethod
+    def counted(on: OnNode) -> OnNode:
+        """What counts of all that is said of a node that is there, since somebody spoke of it last."""
+        bad = [entry for entry in on.nodes.values() if entry.problem]
+        bad += [entry for offers in on.offers.values() for entry in offers if entry.problem]
+        return on if not bad else _without(on, bad)
+
     def _reserve(self, entry: ExternalEntry, bad: list[ExternalEntry], out: Outcome) -> None:
         said, known = entry.said, self._partition.types.numbers.keys()
         if isinstance(said, ExternalNode) and said.occupied.keys() <= known >= (said.capacity or {}).keys():

@@ -116,13 +116,8 @@ class Offers:
         node = partition.nodes.get(node_id)
         if node is not None and node.inquiries:
             partition.questions.node_shrank(node, out)
-        counted = partition.external.heard_of(node_id, out)
-        assert counted is not None, f"nobody speaks of node {node_id}"
+        counted = on if node is None else partition.external.counted(on)
         offers = [entry for lent in counted.offers.values() for entry in lent]
-        if node is not None and any(entry.problem for entry in offers):
-            # Since a restart fewer types are known, and there is room for its types: first it counts. (And moves.)
-            partition.node_lives.settle(node_id, self._report_of(node), out, now_ns)
-            return
         offered = [entry for entry in offers if entry.offer_state is OfferState.OFFERED]
         revoked = [entry for entry in offers if entry.offer_state is OfferState.REVOKED]
         returned = [] if counted is on else _revoked_in_vain(on, counted)

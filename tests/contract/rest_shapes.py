@@ -506,6 +506,36 @@ class Config(Shape, kw_only=True, rename="pascal"):
     deadlock_timeout_seconds: Int
 
 
+class EventQuantity(Shape, kw_only=True):
+    value: Int | UnsetType = UNSET
+
+
+class EventResource(Shape, kw_only=True):
+    resources: dict[str, EventQuantity] | UnsetType = UNSET
+
+
+class Event(Shape, kw_only=True):
+    # (Enums are numbers; zero is left out as any other.)
+    type: Unsigned | UnsetType = UNSET
+    object_id: str | UnsetType = field(default=UNSET, name="objectID")
+    message: str | UnsetType = UNSET
+    timestamp_nano: Int | UnsetType = UNSET
+    event_change_type: Unsigned | UnsetType = UNSET
+    event_change_detail: Unsigned | UnsetType = UNSET
+    reference_id: str | UnsetType = field(default=UNSET, name="referenceID")
+    resource: EventResource
+
+
+class EventBatch(Shape, kw_only=True):
+    instance: str = field(name="InstanceUUID")
+    lowest: Unsigned = field(name="LowestID")
+    highest: Unsigned = field(name="HighestID")
+    records: list[Event] | None = field(name="EventRecords")
+
+    def check(self) -> None:
+        _hold(self.records != [], "without records it is null")
+
+
 class NodesOf(Shape, kw_only=True):
     partition_name: str
     nodes_info: list[Node] | UnsetType = UNSET

@@ -18,6 +18,8 @@ from contract.event_stories import STORIES, Stage
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.log import OutRecord
+from muster_bus.topics import HEADER_EVENT_ID
+from muster_event_publisher import render
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.view import ViewService
 from muster_scheduler.view.settings import ViewSettings
@@ -65,11 +67,17 @@ class Seen(Stage):
     def __init__(self) -> None:
         super().__init__()
         self.transactions: list[list[OutRecord]] = []
+        self.event_records: list[bytes] = []
 
     def _take(self, outputs: list[OutRecord]) -> list[OutRecord]:
         state = [record for record in outputs if record.topic == self.topics.state]
         if state:
             self.transactions.append(state)
+        self.event_records += [
+            record.value or b""
+            for record in outputs
+            if record.topic == self.topics.events and HEADER_EVENT_ID in dict(record.headers)
+        ]
         return super()._take(outputs)
 
 
@@ -218,7 +226,15 @@ async def test_every_answer_of_a_story(story: str) -> None:
     STORIES_HERE[story](stage)
     async for reader in _played(stage, _EVERY_OF_COMPANY if STORIES_HERE[story] is company else _EVERY):
         await reader.everything()
+    # (What the event publisher makes of the events is a pure function of each.)
+    events = [render.event_json(each) for each in stage.event_records]
+    batch = shapes.valid(render.batch_json("i", 0, len(events) - 1, events), shapes.EventBatch)
+    assert len(batch.records) == len(events) > 0
     told.add(story)
+
+
+def test_a_batch_without_events_says_null() -> None:
+    assert shapes.valid(render.batch_json("", 0, 0, None), shapes.EventBatch).records is None
 
 
 async def _played(stage: Seen, every: int = 1) -> AsyncIterator[Reader]:

@@ -164,7 +164,7 @@ async def test_the_life_of_a_cluster_as_rest_shows_it(running: Running) -> None:
     await running.until("/ws/v1/explain/summary", {"rm": RM, "allocated": 4, "pending": 2, "counts": counts})
     (partition,) = await running.get("/ws/v1/partitions")  # type: ignore[misc]
     assert partition["clusterId"] == RM
-    assert partition["applications"] == {"Running": 2, "total": 2}
+    assert partition["applications"] == {"Running": 2, "Rejected": 1, "total": 3}
     assert (partition["totalNodes"], partition["totalContainers"]) == (2, 4)
     assert partition["capacity"]["usedCapacity"] == {"vcore": 4_000}
     tree = await running.get(f"{P}/queues")

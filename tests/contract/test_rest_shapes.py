@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
-from urllib.parse import quote
 
-import httpx
 import msgspec
 import pytest
 from contract import rest_shapes as shapes
 from contract.event_stories import STORIES, Stage
+from contract.rest_reader import Reader
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.log import OutRecord
@@ -27,7 +26,6 @@ from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM
 from unit.view.recorded import client_of
 
-P = "/ws/v1/partition/default"
 COMPANY = """{name: root, submitacl: '*', properties: {team: all}, limits: [
   {limit: everybody, users: ['*'], maxresources: {vcore: 90m}, maxapplications: 50},
   {limit: team, groups: [dev, ops], maxresources: {vcore: 95m}, maxapplications: 60}], queues: [
@@ -139,67 +137,6 @@ STORIES_HERE = {**STORIES, "company": company, "previous": previous}
 _EVERY, _EVERY_OF_COMPANY = 5, 2
 
 
-class Reader:
-    """Asks a view everything, and holds each answer against its shape."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
-
-    async def get(self, path: str, shape: Any, status: int = 200) -> Any:
-        answer = await self._client.get(path, headers={"Accept": "application/json"}, follow_redirects=True)
-        assert answer.status_code == status, (path, answer.text)
-        assert answer.headers["content-type"] == "application/json; charset=UTF-8"
-        try:
-            return shapes.valid(answer.content, shape)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise AssertionError(f"{path}: {error}\n{answer.text[:3000]}") from error
-
-    async def everything(self) -> None:
-        dump = await self.get("/ws/v1/fullstatedump", shapes.StateDump)
-        assert await self.get("/ws/v1/partitions", list[shapes.Partition]) == dump.partitions
-        assert await self.get("/ws/v1/clusters", list[shapes.Cluster]) == dump.cluster_info
-        await self.get("/ws/v1/history/apps", list[shapes.ApplicationSample])
-        await self.get("/ws/v1/history/containers", list[shapes.ContainerSample])
-        await self.get("/ws/v1/scheduler/healthcheck", shapes.Health)
-        await self.get("/ws/v1/scheduler/node-utilizations", list[shapes.Utilization])
-        if not dump.partitions:
-            return
-        await self.get(f"{P}/placementrules", list[shapes.Rule])
-        tree = await self.get(f"{P}/queues", shapes.Queue)
-        assert [tree] == dump.queues
-        for queue in _below(tree):
-            path = quote(queue.queuename, safe="")
-            single = await self.get(f"{P}/queue/{path}", shapes.Queue)
-            assert (single.partition, single.children) == ("", msgspec.UNSET)
-            whole = await self.get(f"{P}/queue/{path}?subtree", shapes.Queue)
-            assert whole.children == queue.children
-            found = await self.get(f"{P}/queue/{path}/applications", list[shapes.Application])
-            await self.get(f"{P}/queue/{path}/applications/active", list[shapes.Application])
-            for app in found:
-                same = await self.get(f"{P}/queue/{path}/application/{app.application_id}", shapes.Application)
-                assert same == app
-        apps = []
-        for state in ("active", "completed", "rejected"):
-            apps += await self.get(f"{P}/applications/{state}", list[shapes.Application])
-        assert {app.application_id for app in apps} == {app.application_id for app in dump.applications}
-        assert dump.partitions[0].applications["total"] == len(apps)
-        for node in await self.get(f"{P}/nodes", list[shapes.Node]):
-            assert await self.get(f"{P}/node/{node.node_id}", shapes.Node) == node
-        for user in await self.get(f"{P}/usage/users", list[shapes.UserUsage]):
-            assert await self.get(f"{P}/usage/user/{user.user_name}", shapes.UserUsage) == user
-        for group in await self.get(f"{P}/usage/groups", list[shapes.GroupUsage]):
-            if group.group_name != "*":  # no path leads there, as in the real core
-                assert await self.get(f"{P}/usage/group/{group.group_name}", shapes.GroupUsage) == group
-        for path in ("queue/root.nope", "application/nope", "node/nope", "usage/user/nope", "usage/group/nope"):
-            await self.get(f"{P}/{path}", shapes.Error, 404)
-
-
-def _below(queue: shapes.Queue) -> Iterator[shapes.Queue]:
-    yield queue
-    for child in queue.children or []:
-        yield from _below(child)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _all_fields_are_seen() -> Iterator[None]:
     """When all stories were told: each field of each shape was there once."""
@@ -262,7 +199,7 @@ async def _played(stage: Seen, every: int = 1) -> AsyncIterator[Reader]:
 async def test_a_judged_configuration(body: bytes) -> None:
     stage = Seen()
     async for reader in _played(stage):
-        answer = await reader._client.post("/ws/v1/validate-conf", content=body)
+        answer = await reader.client.post("/ws/v1/validate-conf", content=body)
         assert shapes.valid(answer.content, shapes.Validated).allowed is (body == b"")
 
 

@@ -46,7 +46,7 @@ def test_go_names_with_empty_structs_and_without_empty_lists() -> None:
         "UserGroupResolver": {},
     }
     # Queues without a root stand below one, which has the partition's limits.
-    (root,) = partition["Queues"]
+    root = dict(partition["Queues"][0])
     first, second = root.pop("Queues")
     assert root == {"Name": "root", "Parent": True, "Resources": {}, "ChildTemplate": {}, "Limits": LIMITS} | {
         "ChildTemplate": {"Resources": {}}

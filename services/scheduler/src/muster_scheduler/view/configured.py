@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -30,6 +31,11 @@ partitions:
     queues:
       - {name: root, parent: true, submitacl: '*'}
 """
+
+
+# Configurations whose answers are kept: those of so many RMs that are asked for.
+_KEPT = 8
+_Pairs = tuple[tuple[str, str], ...]
 
 
 class ValidatedDao(Struct, omit_defaults=True, kw_only=True, rename="camel"):
@@ -171,10 +177,23 @@ NOTHING: dict[str, Any] = {"Partitions": [], "DeadlockDetectionEnabled": False, 
 def shown(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
     """A configuration as the real core's ``ConfigDAOInfo``.
 
+    Seconds for the largest texts, the first time: not for the event loop.
+
     :param text: of a configuration that was accepted.
     :param extra: the RM's extra configuration.
     :param go: Go's names, as in JSON; else lower-case keys, as in YAML.
     """
+    return _shown(text, tuple(sorted(extra.items())), go)
+
+
+def as_yaml(text: str, extra: dict[str, str]) -> bytes:
+    """The same as YAML."""
+    return _as_yaml(text, tuple(sorted(extra.items())))
+
+
+@lru_cache(maxsize=_KEPT)
+def _shown(text: str, pairs: _Pairs, go: bool) -> dict[str, Any]:
+    extra = dict(pairs)
     tree = read_tree(text if text.strip() else DEFAULT_TEXT, _unheard)
     given: Iterable[Any] = tree.get("partitions") or () if isinstance(tree, Mapping) else ()
     partitions = [_normal(_taken(each, _PARTITION, go), go) for each in given]
@@ -183,13 +202,13 @@ def shown(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
     return values if go else {name.lower(): value for name, value in values.items()}
 
 
-def as_yaml(text: str, extra: dict[str, str]) -> bytes:
-    """The same as YAML."""
-    yaml: Any = YAML(typ="safe", pure=True)
+@lru_cache(maxsize=_KEPT)
+def _as_yaml(text: str, pairs: _Pairs) -> bytes:
+    yaml: Any = YAML(typ="safe")
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     out = io.BytesIO()
-    yaml.dump(shown(text, extra, go=False), out)
+    yaml.dump(_shown(text, pairs, False), out)
     return out.getvalue()
 
 

@@ -16,11 +16,13 @@ from muster_scheduler.core.commands import (
 from muster_scheduler.core.external import (
     ExternalAllocation,
     ExternalApplication,
+    ExternalChange,
     ExternalKind,
     ExternalNode,
     ExternalObject,
     ExternalQueue,
     SourceState,
+    UpdateExternal,
 )
 from muster_scheduler.core.outcome import (
     Detail,
@@ -50,6 +52,27 @@ def cluster() -> Outside:
     made.app("x", "root.a")
     made.app("y", "root.b")
     return made
+
+
+def doubts(believed: ExternalAllocation) -> UpdateExternal:
+    change = ExternalChange(ALLOCATION, believed.key, believed, stale=True)
+    return UpdateExternal("default", "vms", "1", (change,))
+
+
+def test_what_nobody_can_read_holds_its_node_closed_until_it_is_read(cluster: Outside) -> None:
+    cluster.do(doubts(vm("v", 0)))
+    assert not cluster.the_node("n").schedulable
+    assert (cluster.entry("vms", ALLOCATION, "v").stale, free(cluster)) == (True, 10)
+    cluster.check_folds()
+    cluster.restart()
+    assert not cluster.the_node("n").schedulable
+    cluster.says("vms", vm("v", 4))
+    assert (cluster.the_node("n").schedulable, free(cluster)) == (True, 6)
+    cluster.do(doubts(vm("v", 0)))
+    assert (cluster.the_node("n").schedulable, free(cluster)) == (False, 6), "what was known counts on"
+    cluster.forgets("vms", vm("v", 4))
+    assert (cluster.the_node("n").schedulable, free(cluster)) == (True, 10)
+    cluster.check_folds()
 
 
 def free(cluster: Outside, node_id: str = "n") -> int:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from muster_bus.clock import ManualClock
-from muster_scheduler.core.external import ExternalKind, ExternalObject, SourceState
+from muster_scheduler.core.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_scheduler.external.contract import ChangeType, Delta, Document, Listing
 from muster_scheduler.external.errors import CursorExpired
 from muster_scheduler.external.informer import SharedIndexInformer
@@ -163,6 +163,7 @@ class Recorder:
         self.told: list[tuple[str, str]] = []
         self.initials: list[str] = []
         self.distrusted: list[Key] = []
+        self.believed: list[ExternalAllocation | None] = []
         self.forgotten: list[Key] = []
         self.fails: dict[str, Exception] = {}
         for kind in ExternalKind:
@@ -173,8 +174,9 @@ class Recorder:
     def __getattr__(self, name: str) -> Callable[..., None]:
         raise AttributeError(name)
 
-    def distrust(self, kind: ExternalKind, object_id: str) -> None:
+    def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
         self.distrusted.append(Key(kind, object_id))
+        self.believed.append(believed)
 
     def forget(self, kind: ExternalKind, object_id: str) -> None:
         self.forgotten.append(Key(kind, object_id))

@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from muster_scheduler.core.external import ExternalKind, ExternalNode, ExternalObject, SourceState
+from muster_scheduler.core.external import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, SourceState
 from muster_scheduler.external.contract import ChangeType, Delta
 from muster_scheduler.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
 from muster_scheduler.external.informer import NOT_WHOLE, SLICE, SharedIndexInformer
@@ -15,7 +15,7 @@ from muster_scheduler.external.store import Key
 from structlog.testing import capture_logs
 from unit.external.faking import Manager, ManualTime, Recorder, Running, node, settled
 
-NODE = ExternalKind.NODE
+NODE, ALLOCATION = ExternalKind.NODE, ExternalKind.ALLOCATION
 AWAY = SourceUnavailable("vms.example: refused")
 
 
@@ -440,6 +440,26 @@ async def test_one_id_twice_in_a_listing() -> None:
         running.manager.expire()
         await running.time.advance(1)
         assert ("update", "h1") in running.handler.told, "said anew, it counts again"
+
+
+def vm(vm_id: str, **more: object) -> dict[str, object]:
+    return {"kind": "allocation", "id": vm_id, "node_id": "h1", "quantities": {"vcore": "4"}, **more}
+
+
+async def test_an_allocation_that_nobody_can_read_is_believed_to_be_on_its_node() -> None:
+    async with Running() as running:
+        running.manager.extra = [vm("vm-1", quantities={"vcore": "few"}), vm("vm-2"), vm("vm-2", node_id="h2")]
+        await running.start()
+        assert running.handler.distrusted == [Key(ALLOCATION, "vm-1"), Key(ALLOCATION, "vm-2")]
+        assert running.handler.believed == [
+            ExternalAllocation("vm-1", "h1", {}),
+            ExternalAllocation("vm-2", "h1", {"vcore": 4000}),
+        ]
+        running.manager.tell(ChangeType.ADDED, vm("vm-3", priority="high"))
+        running.manager.tell(ChangeType.ADDED, vm("vm-4", node_id=7))
+        running.manager.tell(ChangeType.ADDED, {"id": "h9", "capacity": "much"})
+        await settled()
+        assert running.handler.believed[2:] == [ExternalAllocation("vm-3", "h1", {}), None, None]
 
 
 async def test_a_problem_is_logged_once_and_only_so_many_are() -> None:

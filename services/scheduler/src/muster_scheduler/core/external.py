@@ -196,7 +196,9 @@ def id_of(what: ExternalObject) -> str:
 class ExternalChange:
     """One object's change.
 
-    :param what: the whole of it; None: it is gone. With ``stale`` and None: what was said last cannot be relied on.
+    :param what: the whole of it; None: it is gone.
+    :param stale: what was said last cannot be relied on. ``what`` then says (of an allocation) what to believe where
+        nothing was said before: that it is on a node, perhaps how large; else None.
     """
 
     kind: ExternalKind

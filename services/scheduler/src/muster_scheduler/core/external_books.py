@@ -355,7 +355,7 @@ class ExternalBooks:
     ) -> None:
         object_id = change.object_id
         entry = owner.entries.get((change.kind, object_id))
-        if change.what is None:
+        if change.what is None or (change.stale and entry is not None):
             if entry is None or (entry.withdrawn and change.stale):
                 return
             if not change.stale:
@@ -368,7 +368,7 @@ class ExternalBooks:
                 changed.append(Changed(entry, entry.said, counts))
             return
         if entry is None:
-            entry = ExternalEntry(owner, change.kind, object_id, change.what, owner.life, now_ns)
+            entry = ExternalEntry(owner, change.kind, object_id, change.what, owner.life, now_ns, change.stale)
             if entry.kind is ExternalKind.OFFER:
                 entry.offer_state = OfferState.OFFERED
             self.put(entry)

@@ -32,6 +32,7 @@ from muster_bus.errors import BadRecord, LogError, LogUnavailable, RecordTooLarg
 from muster_bus.log import LogWriter, OutRecord
 
 from muster_scheduler.core.external import (
+    ExternalAllocation,
     ExternalChange,
     ExternalKind,
     ExternalObject,
@@ -189,12 +190,15 @@ class LogCache:
             return
         self._say(key, change)
 
-    def distrust(self, kind: ExternalKind, object_id: str) -> None:
-        """What was said of the object last cannot be relied on, until it is put again."""
+    def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
+        """What was said of the object last cannot be relied on, until it is put again.
+
+        :param believed: see :class:`~muster_scheduler.external.contract.ExternalCache`.
+        """
         key = Key(kind, object_id)
         waiting = self._open.changes.get(key)
         if waiting is None:
-            change = ExternalChange(*key, None, stale=True)
+            change = ExternalChange(*key, believed, stale=True)
             check(change)
             self._say(key, change)
         elif waiting.what is not None:

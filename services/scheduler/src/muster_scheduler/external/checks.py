@@ -104,8 +104,8 @@ def problem_of(change: ExternalChange) -> str:
         return problem
     if what is None:
         return ""
-    if change.stale:
-        return "stale: true beside an object, expected one or the other"
+    if change.stale and kind is not ExternalKind.ALLOCATION:
+        return f"stale: true beside an object of kind {kind}, expected one or the other"
     if kind_of(what) is not kind:
         return f"kind: {kind}, with an object of kind {kind_of(what)}"
     if id_of(what) != change.object_id:

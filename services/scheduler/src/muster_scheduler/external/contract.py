@@ -140,8 +140,12 @@ class ExternalCache(Protocol):
         """The object is gone."""
         ...
 
-    def distrust(self, kind: ExternalKind, object_id: str) -> None:
-        """What was said of the object last cannot be relied on any more (it is stale until it is put again)."""
+    def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
+        """What was said of the object last cannot be relied on any more (it is stale until it is put again).
+
+        :param believed: what to believe where nothing was said of it: an allocation that cannot be read holds its node
+            closed, as far as that is known.
+        """
         ...
 
 

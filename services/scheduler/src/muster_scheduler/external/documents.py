@@ -118,13 +118,14 @@ def read_document(document: object) -> Said:
         values = _read_fields(given.items(), _BY_NAME[kind], object_id if kind is ExternalKind.POOL else None)
         what: ExternalObject = _TYPES[kind](object_id, **values)
     except _Wrong as problem:
-        raise BadDocument(str(problem), kind.value, object_id) from None
+        raise BadDocument(str(problem), kind.value, object_id, _node_of(kind, given)) from None
     except TypeError:
         # What is not given and has no default: looked up only now, because it is rare.
         missing = next((field for field in FIELDS[kind] if field.required and field.attribute not in values), None)
         if missing is None:
             raise
-        raise BadDocument(f"{missing.name}: missing, expected {missing.expected}", kind.value, object_id) from None
+        text = f"{missing.name}: missing, expected {missing.expected}"
+        raise BadDocument(text, kind.value, object_id, _node_of(kind, given)) from None
     return Said(kind, object_id, version, what)
 
 
@@ -230,9 +231,18 @@ def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[
         not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= VERSION_MAX
     ):
         raise BadDocument(
-            f"version: {shown(version)}, expected an integer from 0 to {VERSION_MAX}", kind.value, object_id
+            f"version: {shown(version)}, expected an integer from 0 to {VERSION_MAX}",
+            kind.value,
+            object_id,
+            _node_of(kind, document),
         )
     return kind, object_id, version, document
+
+
+def _node_of(kind: ExternalKind, document: Mapping[Any, object]) -> str:
+    """The node that an allocation names, whatever else is wrong with it; else ""."""
+    node_id = document.get("node_id") if kind is ExternalKind.ALLOCATION else None
+    return node_id if isinstance(node_id, str) and not name_problem(node_id, "node_id") else ""
 
 
 def _unreadable(document: Mapping[Any, object]) -> BadDocument:

@@ -77,11 +77,12 @@ class BadDocument(ExternalError):
     """One document cannot be read.
 
     :ivar kind: and ``object_id``: as far as they could be read, else "".
+    :ivar node_id: of an allocation the node that it names, if that could be read; else "".
     """
 
-    def __init__(self, message: str, kind: str = "", object_id: str = "") -> None:
+    def __init__(self, message: str, kind: str = "", object_id: str = "", node_id: str = "") -> None:
         super().__init__(message)
-        self.kind, self.object_id = kind, object_id
+        self.kind, self.object_id, self.node_id = kind, object_id, node_id
 
 
 class NotTaken(ExternalError):

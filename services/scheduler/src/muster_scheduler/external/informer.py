@@ -58,7 +58,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_service.secrets import masked_text
 
-from muster_scheduler.core.external import ExternalKind, ExternalObject, SourceState
+from muster_scheduler.core.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_scheduler.external import metrics
 from muster_scheduler.external.checks import plain
 from muster_scheduler.external.contract import ChangeType, Delta, Document, EventHandler, Listing, ListWatch
@@ -71,7 +71,7 @@ from muster_scheduler.external.errors import (
     SourceUnavailable,
 )
 from muster_scheduler.external.problems import Problem, Problems
-from muster_scheduler.external.registration import Distrust, Predicate, Ready, Registration
+from muster_scheduler.external.registration import Distrust, Forget, Predicate, Ready, Registration
 from muster_scheduler.external.store import IndexFunction, Key, Store
 from muster_scheduler.external.waits import growing_s
 
@@ -175,7 +175,7 @@ class SharedIndexInformer:
         resync_s: float | None = None,
         distrust: Distrust | None = None,
         ready: Ready | None = None,
-        forget: Distrust | None = None,
+        forget: Forget | None = None,
     ) -> Registration:
         """Adds a handler; while the informer runs, too: then it is told of everything that is there.
 
@@ -378,7 +378,7 @@ class SharedIndexInformer:
         initial = not self._synced.is_set()
         # 1. read all of it
         said: dict[ExternalKind, dict[str, Said]] = {kind: {} for kind in ExternalKind}
-        bad: dict[Key, str] = {}
+        bad: dict[Key, ExternalAllocation | None] = {}
         is_whole = True
         async for documents in self._slices(listing.documents):
             for document in documents:
@@ -405,25 +405,34 @@ class SharedIndexInformer:
             for key in [key for key in self._unread if key.object_id not in said[key.kind] and key not in bad]:
                 self._forget(key)
         # 4. what cannot be relied on
-        for key in bad:
-            self._distrust(key)
+        for key, believed in bad.items():
+            self._distrust(key, believed=believed)
         return is_whole
 
-    def _read_listed(self, document: Document, said: dict[ExternalKind, dict[str, Said]], bad: dict[Key, str]) -> bool:
-        """Reads one document of a listing. False: it cannot be told whose it is."""
+    def _read_listed(
+        self,
+        document: Document,
+        said: dict[ExternalKind, dict[str, Said]],
+        bad: dict[Key, ExternalAllocation | None],
+    ) -> bool:
+        """Reads one document of a listing. False: it cannot be told whose it is.
+
+        :param bad: what cannot be relied on, with what to believe of it.
+        """
         try:
             each = read_document(document)
         except BadDocument as error:
             self._problem(error.kind, error.object_id, str(error))
             if not (error.kind and error.object_id):
                 return False
-            bad[Key(ExternalKind(error.kind), error.object_id)] = str(error)
+            bad[Key(ExternalKind(error.kind), error.object_id)] = _believed(error)
             return True
         key = Key(each.kind, each.object_id)
         other = said[each.kind].setdefault(each.object_id, each)
         if other is not each:
             if other.what != each.what:
-                bad[key] = text = "it is in one listing twice, with different contents"
+                bad[key] = other.what if isinstance(other.what, ExternalAllocation) else None
+                text = "it is in one listing twice, with different contents"
                 self._problem(key.kind, key.object_id, text)
             elif (each.version or 0) > (other.version or 0):
                 said[each.kind][each.object_id] = each
@@ -442,7 +451,7 @@ class SharedIndexInformer:
                 except BadDocument as error:
                     self._problem(error.kind, error.object_id, str(error))
                     if error.kind and error.object_id:
-                        self._distrust(Key(ExternalKind(error.kind), error.object_id))
+                        self._distrust(Key(ExternalKind(error.kind), error.object_id), believed=_believed(error))
                     else:
                         untold = str(error)
                 self._cursor = delta.cursor
@@ -524,23 +533,34 @@ class SharedIndexInformer:
             place = "" if isinstance(error, ExternalError) else f" ({_place_of(error)})"
             text = f"{handler}: {type(error).__name__}: {masked_text(str(error))}{place}"
             self._problem(key.kind, key.object_id, text)
-            self._distrust(key, (registration,))
+            self._distrust(key, (registration,), what if isinstance(what, ExternalAllocation) else None)
 
-    def _distrust(self, key: Key, registrations: Iterable[Registration] | None = None) -> None:
+    def _distrust(
+        self,
+        key: Key,
+        registrations: Iterable[Registration] | None = None,
+        believed: ExternalAllocation | None = None,
+    ) -> None:
         """What was said of the object cannot be relied on. (Of one that is not in the store the scheduler may know from
-        an earlier life.)"""
+        an earlier life; of one that nobody knows, ``believed`` says what to believe.)"""
         if self.store.kept(key) is None:
             self._unread[key] = None
             if len(self._unread) > _UNREAD_MAX:
                 del self._unread[next(iter(self._unread))]
         for registration in self._registrations if registrations is None else registrations:
-            if what := self.store.get(*key):
+            known = self.store.get(*key)
+            if what := known or believed:
                 with suppress(Exception):  # a predicate that fails was told of
                     if registration.predicate is not None and not registration.predicate(what):
                         continue
+            if known:
                 registration.doubtful[key] = None
-            if registration.distrust is not None:
+            if registration.distrust is None:
+                continue
+            if believed is None:
                 registration.distrust(key.kind, key.object_id)
+            else:
+                registration.distrust(key.kind, key.object_id, believed)
 
     def _forget(self, key: Key) -> None:
         """What could not be read is gone."""
@@ -627,3 +647,8 @@ def _text_of(error: BaseException | None) -> str:
 def _place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+
+
+def _believed(error: BadDocument) -> ExternalAllocation | None:
+    """An allocation that cannot be read is on its node all the same, of unknown size."""
+    return ExternalAllocation(error.object_id, error.node_id, {}) if error.node_id else None

@@ -11,7 +11,9 @@ from muster_scheduler.external.contract import EventHandler
 from muster_scheduler.external.store import Key
 
 Predicate = Callable[[ExternalObject], bool]
-Distrust = Callable[[ExternalKind, str], None]
+# (kind, id), and of an allocation perhaps what to believe of it.
+Distrust = Callable[..., None]
+Forget = Callable[[ExternalKind, str], None]
 Ready = Callable[[], Awaitable[None]]
 
 
@@ -28,7 +30,7 @@ class Registration:
         predicate: Predicate | None,
         distrust: Distrust | None,
         ready: Ready | None,
-        forget: Distrust | None = None,
+        forget: Forget | None = None,
     ) -> None:
         self.handler = handler
         self.predicate = predicate

@@ -138,7 +138,7 @@ def test_an_update_that_says_nothing_new_writes_nothing(cluster: Cluster) -> Non
 
 
 def test_a_type_that_a_node_names_no_more_is_0_as_before(cluster: Cluster) -> None:
-    """It is no event; but it is on record, since what the RM says there is none of, nobody else can bring (seed 004)."""
+    """It is no event; but it is on record: what the RM says there is none of, nobody else can bring (seed 004)."""
     cluster.node("n", vcore=5, memory=0)
     out = cluster.do(nodes(NodeAction.UPDATE, {"n": {"vcore": 5}}))
     assert (out.facts, out.events) == ([AcceptedNode("n")], [])

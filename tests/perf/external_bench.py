@@ -284,13 +284,15 @@ async def all_syncs(
 
 
 async def load(
-    backend: str, work: Path, addresses: Mapping[str, str], rounds: int, seconds: float, nodes: int
+    backend: str, work: Path, addresses: Mapping[str, str], rounds: int, seconds: float, nodes: int, per_s_max: int
 ) -> dict[str, Any]:
-    """Asks decided without and with changes, in turns."""
+    """Asks decided without and with changes, in turns.
+
+    :param per_s_max: the informer's changes_per_s_max.
+    """
     rm_id, prefix = "bench-load", f"bench-{time.time_ns()}"
-    deployment = deploy(
-        backend, work / f"{backend}-load", addresses, fill_redis(addresses["redis"], prefix, nodes), rm_id
-    )
+    table = {**fill_redis(addresses["redis"], prefix, nodes), "changes_per_s_max": per_s_max}
+    deployment = deploy(backend, work / f"{backend}-load", addresses, table, rm_id)
     command = [sys.executable, "-m", MODULE, "--change", addresses["redis"], prefix, str(nodes)]
     changer = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -424,6 +426,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each segment of load, saturated and paced each")
     parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--changes-per-s-max", type=int, default=0, help="the informer's, under load; 0: all")
     parser.add_argument("--quick", action="store_true", help="one round, three seconds: to see that it works")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--change", nargs=3, metavar=("URL", "PREFIX", "NODES"), help=argparse.SUPPRESS)
@@ -451,7 +454,12 @@ def main() -> int:
                 addresses[kind] = servers.find(kind, directory).address
         parts: list[tuple[str, Callable[[str], Any]]] = [
             ("sync", lambda backend: all_syncs(backend, work, addresses, rounds, options.nodes)),
-            ("load", lambda backend: load(backend, work, addresses, rounds, seconds, options.nodes)),
+            (
+                "load",
+                lambda backend: load(
+                    backend, work, addresses, rounds, seconds, options.nodes, options.changes_per_s_max
+                ),
+            ),
         ]
         for name, part in parts:
             for backend in backends if wanted(name) else ():

@@ -465,3 +465,45 @@ async def test_random_ways_end_with_what_was_said(seed: int) -> None:
                 stale.discard(key)
         assert known == expected
         assert stale == doubted
+
+
+async def test_only_so_many_changes_a_second_go_on_and_the_newest_counts() -> None:
+    async with Rig(changes_per_s_max=20) as rig:
+        for number in range(6):
+            rig.cache.put(vm(f"listed-{number}"))
+        rig.cache.note(SourceState.LIVE)
+        await rig.time.advance(0.02)
+        assert rig.cache.pending == 0, "a listing goes as it comes"
+        for number in range(6):
+            rig.cache.put(vm(f"vm-{number}", vcore=1))
+        await rig.time.advance(0.02)
+        assert rig.cache.pending == 4, "two in a tenth of a second"
+        rig.cache.put(vm("vm-0", vcore=2))
+        rig.cache.put(vm("vm-3", vcore=2))
+        await rig.time.advance(0.1)
+        rig.cache.put(vm("vm-3", vcore=3))
+        await rig.time.advance(0.3)
+        assert rig.cache.pending == 0
+        said = [
+            (each.object_id, each.what.quantities["vcore"])
+            for each in await rig.changes()
+            if isinstance(each.what, ExternalAllocation) and each.object_id.startswith("vm")
+        ]
+        assert said == [
+            ("vm-0", 1), ("vm-1", 1), ("vm-2", 1), ("vm-3", 2), ("vm-4", 1), ("vm-5", 1), ("vm-0", 2), ("vm-3", 3)
+        ]  # fmt: skip
+
+
+async def test_who_waits_for_what_is_paced_has_it_at_once() -> None:
+    async with Rig(changes_per_s_max=10) as rig:
+        rig.cache.note(SourceState.LIVE)
+        for number in range(50):
+            rig.cache.put(vm(f"vm-{number}"))
+        flushed = asyncio.create_task(rig.cache.flushed())
+        await rig.time.advance(0.02)
+        assert flushed.done()
+        for number in range(50):
+            rig.cache.put(vm(f"vm-{number}", vcore=2))
+        rig.cache.note(SourceState.STALE, reason="gone")
+        await rig.time.advance(0.02)
+        assert rig.cache.pending == 0, "what is lost is told with all that is known of it"

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 import structlog
 from muster_bus.clock import Clock
@@ -59,6 +60,10 @@ PARTS_MAX = 4
 _RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
 
 OnProblem = Callable[[str, str, str], None]
+
+
+# In how long a time the changes of a second are counted, where they are limited: short, so that they come evenly.
+_PACE_S = 0.1
 
 
 class _Part:
@@ -96,6 +101,16 @@ class _Part:
         self.note = later.note
         self.waiters += later.waiters
 
+    def first(self, count: int) -> _Part:
+        """The changes that wait longest, as a part of their own; they wait here no more."""
+        part = _Part()
+        part.since = self.since
+        for key in list(islice(self.changes, count)):
+            part.changes[key] = self.changes.pop(key)
+            if key in self.doubted:
+                part.doubted[key] = self.doubted.pop(key)
+        return part
+
     def ordered(self) -> list[ExternalChange]:
         """The changes in the order in which they are written."""
         put = [change for change in self.changes.values() if change.what is not None]
@@ -113,6 +128,7 @@ class LogCache:
     :param source: the informer's name.
     :param life: of this start of the informer.
     :param topic: of requests; ``log_partition`` is the RM's.
+    :param changes_per_s_max: so many changes go on in a second; of what waits the newest state counts. 0: all.
     :param on_problem: told (kind, id, text) of a change that the log never takes.
     """
 
@@ -129,6 +145,7 @@ class LogCache:
         clock: Clock,
         linger_s: float = LINGER_S,
         pending_max: int = PENDING_MAX,
+        changes_per_s_max: int = 0,
         wait_min_s: float = 0.1,
         wait_max_s: float = 5.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -141,6 +158,8 @@ class LogCache:
         self._clock = clock
         self._linger_s = linger_s
         self._pending_max = pending_max
+        self._per_s_max = changes_per_s_max
+        self._is_live = False
         self._wait_min_s, self._wait_max_s = wait_min_s, wait_max_s
         self._sleep = sleep
         self._on_problem = on_problem
@@ -207,6 +226,7 @@ class LogCache:
 
     def note(self, state: SourceState, drains: bool = True, reason: str = "") -> None:
         """How far the source is; behind everything that was put before."""
+        self._is_live = state is SourceState.LIVE
         part, self._open = self._open, _Part()
         part.note = SourceNote(state, drains, reason)
         if not part.changes:
@@ -244,7 +264,7 @@ class LogCache:
             while True:
                 await self._woken.wait()
                 if not self._hurry.is_set():
-                    await self._linger()
+                    await self._linger(self._linger_s)
                 self._woken.clear()
                 self._hurry.clear()
                 while part := self._next():
@@ -252,6 +272,8 @@ class LogCache:
                     await self._write(part)
                     self._writing = None
                     self._wrote(part)
+                    if self._is_paced and part.note is None and not part.waiters:
+                        await self._linger(len(part.changes) / self._per_s_max)
         except BaseException as error:
             self._end(error)
             raise
@@ -260,11 +282,12 @@ class LogCache:
         open_part = self._open
         if not open_part.changes:
             open_part.since = self._clock.monotonic()
-        else:
-            # Anew at the end: it may refer to what was put since it was said first.
+        elif not self._is_paced:
+            # Anew at the end: it may refer to what was put since it was said first. (Where not all goes at once, what
+            # changes often would wait for ever; the scheduler waits itself for what is not there yet.)
             open_part.changes.pop(key, None)
         open_part.changes[key] = change
-        if len(open_part.changes) >= CHANGES_MAX:
+        if len(open_part.changes) >= CHANGES_MAX and not self._is_paced:
             self._hurry.set()
         self._woken.set()
 
@@ -281,21 +304,30 @@ class LogCache:
             heads[-1].take(self._parts.popleft())
         self._parts.extend(heads)
 
-    async def _linger(self) -> None:
-        """Lets more come."""
+    async def _linger(self, seconds: float) -> None:
+        """Lets more come, until somebody waits for what there is."""
         hurried = asyncio.ensure_future(self._hurry.wait())
-        slept = asyncio.ensure_future(self._sleep(self._linger_s))
+        slept = asyncio.ensure_future(self._sleep(seconds))
         try:
             await asyncio.wait({hurried, slept}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             hurried.cancel()
             slept.cancel()
 
+    @property
+    def _is_paced(self) -> bool:
+        """Only so many changes a second go on; a listing goes as it comes."""
+        return self._per_s_max > 0 and self._is_live
+
     def _next(self) -> _Part | None:
         if self._parts:
             return self._parts.popleft()
         if not self._open:
             return None
+        if self._is_paced and not self._open.waiters:
+            count = max(round(self._per_s_max * _PACE_S), 1)
+            if len(self._open.changes) > count:
+                return self._open.first(count)
         part, self._open = self._open, _Part()
         return part
 

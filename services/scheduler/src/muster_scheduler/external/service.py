@@ -183,6 +183,7 @@ class ExternalService:
             log_partition=self._topics.partition_of(table.rm),
             writer=self._writer,
             clock=self._clock,
+            changes_per_s_max=table.changes_per_s_max,
         )
         context = HandlerContext(table.kind, self._clock, table.handler_options(), {"source": name, **place})
         wanted = table.handler or self._settings.event_handler

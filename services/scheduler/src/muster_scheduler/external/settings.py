@@ -31,6 +31,12 @@ class InformerTable(BaseModel):
     )
     stale_after_s: float = Field(30.0, ge=0, description="not heard for so long while it fails: it is lost")
     resync_s: float = Field(0.0, ge=0, description="what is in the store is told again so often; 0: never")
+    changes_per_s_max: int = Field(
+        0,
+        ge=0,
+        description="so many of its changes reach the scheduler in a second; of what waits the newest state counts; 0: "
+        "all, as they come",
+    )
     handler: str = Field("", description="its event handler; empty: the one that event_handler names")
 
     @model_validator(mode="after")

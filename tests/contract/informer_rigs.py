@@ -9,6 +9,7 @@ import json
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,12 +18,14 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from muster_bus.clock import SystemClock
-from muster_scheduler.external.contract import Document, InformerContext, ListWatch
+from muster_scheduler.external.contract import ChangeType, Delta, Document, InformerContext, ListWatch
 from muster_scheduler.external.informers import file, http, kafka
 from muster_scheduler.external.informers import redis as redis_informer
 from redis.asyncio import Redis
 
 Key = tuple[str, str]
+
+DEADLINE_S = 30  # for what must happen at some time
 
 
 def key_of(document: Document) -> Key:
@@ -71,6 +74,20 @@ class RigWithSpoiltWhole(Rig, Protocol):
 
 def context(tmp_path: Path) -> InformerContext:
     return InformerContext("hosts", SystemClock(), str(tmp_path))
+
+
+async def next_deltas(source: ListWatch, cursor: str) -> list[Delta]:
+    """What a watch tells next."""
+    async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
+        async for deltas in watch:
+            if deltas:
+                return list(deltas)
+    raise AssertionError("a watch ended by itself")
+
+
+async def told(source: ListWatch, cursor: str) -> list[tuple[ChangeType, object]]:
+    """The same in short: of each change its type, and the object's id."""
+    return [(delta.type, delta.document["id"]) for delta in await next_deltas(source, cursor)]
 
 
 class Door:

@@ -9,15 +9,13 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
-from contract.informer_rigs import Key, Rig, RigWithSpoiltWhole, context, key_of, rig_of
+from contract.informer_rigs import DEADLINE_S, Key, Rig, RigWithSpoiltWhole, context, key_of, rig_of
 from muster_bus.clock import SystemClock
 from muster_scheduler.external.contract import ChangeType, Delta, Document, ListWatch
 from muster_scheduler.external.documents import read_document
 from muster_scheduler.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
 from muster_scheduler.external.informer import SharedIndexInformer
 from muster_scheduler.external.informers import empty
-
-DEADLINE_S = 30  # for what must happen at some time; nothing here measures speed
 
 KINDS = [
     "file",

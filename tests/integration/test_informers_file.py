@@ -8,13 +8,11 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from contract.informer_rigs import context
+from contract.informer_rigs import DEADLINE_S, context, told
 from muster_scheduler.external.contract import ChangeType, ListWatch
 from muster_scheduler.external.errors import SourceSaysNonsense, SourceUnavailable
 from muster_scheduler.external.informers import file
 from muster_scheduler.external.informers.file import make_informer
-
-DEADLINE_S = 30
 
 
 def source_of(base: Path, **options: object) -> ListWatch:
@@ -23,15 +21,6 @@ def source_of(base: Path, **options: object) -> ListWatch:
 
 async def ids_of(source: ListWatch) -> list[object]:
     return [document["id"] for document in (await source.list()).documents]
-
-
-async def told(source: ListWatch, cursor: str) -> list[tuple[ChangeType, object]]:
-    """The next changes."""
-    async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
-        async for deltas in watch:
-            if deltas:
-                return [(delta.type, delta.document["id"]) for delta in deltas]
-    raise AssertionError("a watch ended by itself")
 
 
 async def test_a_file_that_is_being_written_is_taken_when_it_rests(tmp_path: Path) -> None:

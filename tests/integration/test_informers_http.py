@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.informer_rigs import HttpServer, Reply, Request, context
+from contract.informer_rigs import DEADLINE_S, HttpServer, Reply, Request, context, told
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,7 +25,6 @@ from muster_scheduler.external.contract import ChangeType, InformerContext, List
 from muster_scheduler.external.errors import CursorExpired, SourceError, SourceSaysNonsense, SourceUnavailable
 from muster_scheduler.external.informers.http import HttpSource, LendingHttpSource, make_informer
 
-DEADLINE_S = 30
 HOSTS = b'[{"id": "a"}, {"id": "b"}]'
 JSON = {"Content-Type": "application/json"}
 
@@ -66,15 +65,6 @@ async def make(server: HttpServer, tmp_path: Path) -> AsyncIterator[Make]:
 async def ids_of(source: ListWatch) -> list[object]:
     async with asyncio.timeout(DEADLINE_S):
         return [document["id"] for document in (await source.list()).documents]
-
-
-async def told(source: ListWatch, cursor: str) -> list[tuple[ChangeType, object]]:
-    """The next changes."""
-    async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
-        async for deltas in watch:
-            if deltas:
-                return [(delta.type, delta.document["id"]) for delta in deltas]
-    raise AssertionError("a watch ended by itself")
 
 
 async def beats(source: ListWatch, cursor: str, count: int) -> None:

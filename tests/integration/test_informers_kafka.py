@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
-from contract.informer_rigs import KafkaRig, rig_of
+from contract.informer_rigs import DEADLINE_S, KafkaRig, rig_of, told
 from muster_scheduler.external.contract import ChangeType, ListWatch
 from muster_scheduler.external.errors import CursorExpired, SourceUnavailable
 from muster_scheduler.external.informers import kafka
 from muster_scheduler.external.informers.kafka import LendingKafkaSource
-
-DEADLINE_S = 30
 
 pytestmark = pytest.mark.kafka
 
@@ -34,15 +32,6 @@ async def admin(rig: KafkaRig) -> AsyncIterator[AIOKafkaAdminClient]:
     await admin.start()
     yield admin
     await admin.close()
-
-
-async def told(source: ListWatch, cursor: str) -> list[tuple[ChangeType, object]]:
-    """The next changes."""
-    async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
-        async for deltas in watch:
-            if deltas:
-                return [(delta.type, delta.document["id"]) for delta in deltas]
-    raise AssertionError("a watch ended by itself")
 
 
 async def test_the_newest_of_each_key_is_listed_and_what_is_not_committed_is_not(rig: KafkaRig) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from contract.informer_rigs import RedisRig, rig_of
-from muster_scheduler.external.contract import ChangeType, Delta, ListWatch
+from contract.informer_rigs import RedisRig, next_deltas, rig_of
+from muster_scheduler.external.contract import ChangeType, ListWatch
 from muster_scheduler.external.documents import read_document
 from muster_scheduler.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
 from muster_scheduler.external.informers.redis import LendingRedisSource
-
-DEADLINE_S = 30
 
 pytestmark = pytest.mark.redis
 
@@ -25,15 +21,6 @@ Action = Callable[[RedisRig], Awaitable[object]]
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RedisRig]:
     async with rig_of("redis", request, tmp_path) as rig:
         yield rig
-
-
-async def told(source: ListWatch, cursor: str) -> list[Delta]:
-    """The next changes."""
-    async with asyncio.timeout(DEADLINE_S), aclosing(source.watch(cursor)) as watch:  # type: ignore[type-var]
-        async for deltas in watch:
-            if deltas:
-                return list(deltas)
-    raise AssertionError("a watch ended by itself")
 
 
 async def put(rig: RedisRig, *names: str) -> None:
@@ -109,7 +96,7 @@ async def test_what_may_be_lost_is_listed_again(rig: RedisRig, action: Action) -
     cursor = (await source.list()).cursor
     await action(rig)
     with pytest.raises(CursorExpired):
-        await told(source, cursor)
+        await next_deltas(source, cursor)
 
 
 async def trimmed_up_to_here(rig: RedisRig) -> None:
@@ -133,7 +120,7 @@ async def test_what_was_read_may_go(rig: RedisRig, action: Action) -> None:
     cursor = (await source.list()).cursor
     await action(rig)
     await put(rig, "c", "d")
-    [*_, delta] = deltas = await told(source, cursor)
+    [*_, delta] = deltas = await next_deltas(source, cursor)
     assert [each.document["id"] for each in deltas] == ["c", "d"]
     assert await trim_and_go_on(rig, source, delta.cursor) == ["e"]
 
@@ -141,7 +128,7 @@ async def test_what_was_read_may_go(rig: RedisRig, action: Action) -> None:
 async def trim_and_go_on(rig: RedisRig, source: ListWatch, cursor: str) -> list[object]:
     await rig.redis.xtrim(rig.stream, maxlen=0, approximate=False)
     await put(rig, "e")
-    return [delta.document["id"] for delta in await told(source, cursor)]
+    return [delta.document["id"] for delta in await next_deltas(source, cursor)]
 
 
 async def test_a_server_that_lost_its_data_is_away_and_one_that_was_emptied_is_empty(rig: RedisRig) -> None:
@@ -152,7 +139,9 @@ async def test_a_server_that_lost_its_data_is_away_and_one_that_was_emptied_is_e
     source = rig.make()
     cursor = (await source.list()).cursor
     await rig.delete(("node", "a"))  # Redis keeps no empty hash
-    assert [(delta.type, delta.document["id"]) for delta in await told(source, cursor)] == [(ChangeType.DELETED, "a")]
+    assert [(delta.type, delta.document["id"]) for delta in await next_deltas(source, cursor)] == [
+        (ChangeType.DELETED, "a")
+    ]
     assert not (await source.list()).documents
     await both_gone(rig)
     with pytest.raises(SourceUnavailable):
@@ -169,7 +158,7 @@ async def test_a_hash_counts_as_long_as_its_marker_is_there(rig: RedisRig) -> No
     assert list(listing.documents) == [{"kind": "node", "id": "a"}]
     await rig.redis.hdel(rig.key, "whole")
     with pytest.raises(CursorExpired, match="or its marker"):
-        await told(source, listing.cursor)
+        await next_deltas(source, listing.cursor)
     with pytest.raises(SourceUnavailable):
         await source.list()
     # a marked hash without anything else says that there is nothing
@@ -195,7 +184,7 @@ async def test_a_listing_is_as_new_as_its_cursor(rig: RedisRig, monkeypatch: pyt
     listing = await source.list()
     assert list(listing.documents) == [{"kind": "node", "id": "a", "version": 2}, {"kind": "node", "id": "b"}]
     await put(rig, "c")
-    assert [delta.document["id"] for delta in await told(source, listing.cursor)] == ["c"]
+    assert [delta.document["id"] for delta in await next_deltas(source, listing.cursor)] == ["c"]
 
 
 async def test_entries_that_make_no_sense(rig: RedisRig) -> None:
@@ -213,7 +202,7 @@ async def test_entries_that_make_no_sense(rig: RedisRig) -> None:
         await rig.redis.xadd(rig.stream, entry)
     await rig.redis.xadd(rig.stream, {"id": "a", "op": "delete", "version": "8"})
     await rig.redis.xadd(rig.stream, {"id": "a", "op": "delete", "version": "many"})
-    *wrong, gone, odd = await told(source, cursor)
+    *wrong, gone, odd = await next_deltas(source, cursor)
     problems = []
     for delta in wrong:
         assert delta.type is ChangeType.MODIFIED

@@ -71,24 +71,15 @@ KINDS = (
 def live(seed: int, steps: int, tally: Counter[str]) -> tuple[str, Exception | None]:
     """Lives one; gives the digest of what came out, and how it failed."""
     life = ExternalLife(seed, tally)
-    error = failure(life, steps)
+    error = twice.failure(life, steps)
     return life.digest.hexdigest(), error
-
-
-def failure(life: ExternalLife, steps: int) -> Exception | None:
-    """Lives it; gives how it failed."""
-    try:
-        life.live(steps)
-    except Exception as error:
-        return error
-    return None
 
 
 def story(seed: int, steps: int) -> str:
     """How a life fails, and what it heard and said last."""
     told: list[str] = []
     life = ExternalLife(seed, story=told)
-    error = failure(life, steps)
+    error = twice.failure(life, steps)
     if error is None:
         return f"external, seed {seed}: nothing failed"
     lines = [f"external, seed {seed} failed in step {life.steps}: {twice.in_words(error)}", "the end of its story:"]

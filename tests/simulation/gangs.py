@@ -19,24 +19,15 @@ SHRINKING_S = 60.0
 def live(seed: int, steps: int, tally: Counter[str]) -> tuple[str, Exception | None]:
     """Lives one; gives the digest of what came out, and how it failed."""
     life = GangLife(seed, tally)
-    error = failure(life, steps)
+    error = twice.failure(life, steps)
     return life.run.digest.hexdigest(), error
-
-
-def failure(life: GangLife, steps: int) -> Exception | None:
-    """Lives it; gives how it failed."""
-    try:
-        life.live(steps)
-    except Exception as error:
-        return error
-    return None
 
 
 def story(seed: int, steps: int, shrinking_s: float = SHRINKING_S) -> str:
     """How a life fails, as short as it can be told; and what it heard and said last."""
     life = GangLife(seed)
     life.run.story = []
-    error = failure(life, steps)
+    error = twice.failure(life, steps)
     if error is None:
         return f"gangs, seed {seed}: nothing failed"
     lines = [f"gangs, seed {seed} failed in step {len(life.run.steps)}: {in_words(error)}", "the end of its story:"]

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from simulation.external import failure, story
+from simulation import twice
+from simulation.external import story
 from simulation.external_life import ExternalLife
 
 SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "24")))
@@ -22,7 +20,7 @@ STEPS = 50
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_in_a_random_life_no_host_is_over_committed_as_far_as_was_told(seed: int) -> None:
     """Nor is anything put where it may not, or offered by nobody; nor decided too early; and the records say it all."""
-    if failure(ExternalLife(seed), STEPS) is not None:
+    if twice.failure(ExternalLife(seed), STEPS) is not None:
         pytest.fail(story(seed, STEPS), pytrace=False)
 
 
@@ -35,17 +33,7 @@ def test_where_nobody_tells_the_scheduler_of_vms_hosts_are_over_committed() -> N
 
 
 def test_the_same_seed_gives_the_same_answers_under_another_hash_seed() -> None:
-    command = [sys.executable, "-m", "simulation.external", "--lines", "--seeds", "6", "--steps", "40"]
-    running = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=Path(__file__).parent.parent,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for hash_seed in ("1", "2")
-    ]
+    running = [twice.lines_of("simulation.external", hash_seed, 6, 40) for hash_seed in twice.HASH_SEEDS]
     first, second = (
         [json.loads(line) for line in process.communicate(timeout=100)[0].splitlines()] for process in running
     )

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from muster_scheduler.core.commands import (
@@ -24,7 +21,8 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from simulation.gangs import failure, story
+from simulation import twice
+from simulation.gangs import story
 from simulation.gangs_life import GangLife, play
 from simulation.life import Step
 
@@ -36,22 +34,12 @@ SHRINKING_S = 20.0
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_a_random_life_of_gangs_keeps_every_promise_and_ends(seed: int) -> None:
     """Seed 003: start, replacement, time-out, completion, recovery; nothing counted twice, nothing left behind."""
-    if failure(GangLife(seed), STEPS) is not None:
+    if twice.failure(GangLife(seed), STEPS) is not None:
         pytest.fail(story(seed, STEPS, SHRINKING_S), pytrace=False)
 
 
 def test_the_same_seed_gives_the_same_gangs_under_another_hash_seed() -> None:
-    command = [sys.executable, "-m", "simulation.gangs", "--lines", "--seeds", "6", "--steps", "120"]
-    running = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=Path(__file__).parent.parent,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for hash_seed in ("1", "2")
-    ]
+    running = [twice.lines_of("simulation.gangs", hash_seed, 6, 120) for hash_seed in twice.HASH_SEEDS]
     first, second = (
         [json.loads(line) for line in process.communicate(timeout=100)[0].splitlines()] for process in running
     )

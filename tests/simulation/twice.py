@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from simulation import tally
 
@@ -71,6 +72,32 @@ def main(kind: Kind, arguments: list[str] | None = None) -> int:
         _live_here(kind, seeds, options.steps)
         return 0
     return _live_twice(kind, seeds, options.steps)
+
+
+class Life(Protocol):
+    """One of them: it ends, or raises how it failed."""
+
+    def live(self, steps: int) -> None: ...
+
+
+def failure(life: Life, steps: int) -> Exception | None:
+    """Lives it; gives how it failed."""
+    try:
+        life.live(steps)
+    except Exception as error:
+        return error
+    return None
+
+
+def lines_of(module: str, hash_seed: str, seeds: int, steps: int) -> subprocess.Popen[str]:
+    """Lives the first ``seeds`` lives of a module under a hash seed; its output is a line of JSON for each."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, "--lines", "--seeds", str(seeds), "--steps", str(steps)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        cwd=Path(__file__).parent.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def in_words(error: Exception) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from muster_bus.topics import state_key
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.external import ExternalChange, ExternalKind, OfferState, SourceState
+from muster_scheduler.core.external import ExternalKind, OfferState, SourceState
 from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.inquiries import Asked, Refusal, Refusals
@@ -32,6 +33,17 @@ from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, GangPhase, QueueState
 from muster_scheduler.external import codec
+from muster_scheduler.wire import (
+    KEPT,
+    NONE,
+    amounts_field,
+    bytes_field,
+    field,
+    kept_number,
+    kept_text,
+    number_field,
+    texts_field,
+)
 
 # Of one ask's refused nodes recorded: thousands must not make its record large at each round. After a restart the
 # RM is asked about the others again.
@@ -45,6 +57,10 @@ SOURCE, EXTERNAL = "source", "ext"
 def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
     """The record's key."""
     match what:
+        case Node():
+            return state_key(rm_id, NODE, partition, what.node_id)
+        case ExternalEntry():
+            return state_key(rm_id, EXTERNAL, partition, what.owner.source, what.kind.value, what.object_id)
         case Allocation():
             by = (what.source,) if what.source and what.app is None else ()
             return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key, *by)
@@ -57,12 +73,8 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
             # (One that was not let in may have the id of one that was.)
             kind = REJECTED if what.state is AppState.REJECTED else APP
             return state_key(rm_id, kind, partition, what.app_id)
-        case Node():
-            return state_key(rm_id, NODE, partition, what.node_id)
         case Queue():
             return state_key(rm_id, QUEUE, partition, what.path)
-        case ExternalEntry():
-            return state_key(rm_id, EXTERNAL, partition, what.source, what.kind, what.object_id)
         case SourceEntry():
             return state_key(rm_id, SOURCE, partition, what.source)
 
@@ -70,6 +82,10 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
 def encode(partition: str, what: Primary) -> bytes:
     """The record's value: the object's whole state."""
     match what:
+        case Node():
+            return _node(partition, what)
+        case ExternalEntry():
+            return _external(what)
         case Allocation():
             return _allocation(partition, what)
         case Ask():
@@ -78,12 +94,8 @@ def encode(partition: str, what: Primary) -> bytes:
             return _waitlist(partition, what)
         case Application():
             return _application(partition, what)
-        case Node():
-            return _node(partition, what)
         case Queue():
             return _queue(partition, what)
-        case ExternalEntry():
-            return _external(what)
         case SourceEntry():
             return _source(what)
 
@@ -334,27 +346,55 @@ def _gang(gang: Gang) -> pb.GangObject:
     )
 
 
+# Nodes and what sources say of them are written by hand: thousands change in a second (``wire.py``).
+_NODE = {name: field(pb.NodeObject, name) for name in pb.NodeObject.DESCRIPTOR.fields_by_name}
+_NODE_ATTRIBUTES, _NODE_CAPACITY, _NODE_OCCUPIED = _NODE["attributes"], _NODE["capacity"], _NODE["occupied"]
+_NODE_REPORTED = _NODE["reported"]
+_REPORT_ATTRIBUTES, _REPORT_CAPACITY, _REPORT_OCCUPIED = (
+    field(pb.NodeReport, name) for name in ("attributes", "capacity", "occupied")
+)
+_REPORT_SCHEDULABLE = number_field(field(pb.NodeReport, "schedulable"), 1)
+_VALUES = field(pb.Quantities, "values")
+
+
+def _amounts(number: int, values: Mapping[str, int]) -> bytes:
+    """A field of Quantities."""
+    try:
+        return bytes_field(number, amounts_field(_VALUES, values))
+    except ValueError:  # a sum that no int64 holds
+        return bytes_field(number, amounts_field(_VALUES, {name: saturated(value) for name, value in values.items()}))
+
+
 def _node(partition: str, what: Node) -> bytes:
-    return pb.NodeObject(
-        partition=partition,
-        node_id=what.node_id,
-        attributes=what.attributes,
-        capacity=_quantities(what.named_capacity()),
-        occupied=_quantities(what.reported_occupied),
-        schedulable=what.schedulable,
-        submission=what.submission,
-        created_ns=what.created_ns,
-        sources=what.sources,
-        reported=None if what.reported is None else _report(what.reported),
-    ).SerializeToString(deterministic=True)
+    return (
+        _node_head(partition, what.node_id)
+        + texts_field(_NODE_ATTRIBUTES, what.attributes)
+        + _amounts(_NODE_CAPACITY, what.named_capacity())
+        + _amounts(_NODE_OCCUPIED, what.reported_occupied)
+        + _node_tail(what.schedulable, what.submission, what.created_ns, what.sources)
+        + (NONE if what.reported is None else bytes_field(_NODE_REPORTED, _report(what.reported)))
+    )
 
 
-def _report(said: NodeReport) -> pb.NodeReport:
-    return pb.NodeReport(
-        attributes=said.attributes,
-        capacity=_quantities(said.capacity),
-        occupied=_quantities(said.occupied),
-        schedulable=said.schedulable,
+@lru_cache(maxsize=KEPT)
+def _node_head(partition: str, node_id: str) -> bytes:
+    return kept_text(_NODE["partition"], partition) + kept_text(_NODE["node_id"], node_id)
+
+
+@lru_cache(maxsize=KEPT)
+def _node_tail(schedulable: bool, submission: int, created_ns: int, sources: tuple[str, ...]) -> bytes:
+    """What of a node changes seldom, behind what changes often."""
+    state = number_field(_NODE["schedulable"], schedulable) + number_field(_NODE["submission"], submission)
+    by = NONE.join([kept_text(_NODE["sources"], source) for source in sources])
+    return state + kept_number(_NODE["created_ns"], created_ns) + by
+
+
+def _report(said: NodeReport) -> bytes:
+    return (
+        texts_field(_REPORT_ATTRIBUTES, said.attributes)
+        + (NONE if said.capacity is None else _amounts(_REPORT_CAPACITY, said.capacity))
+        + _amounts(_REPORT_OCCUPIED, said.occupied)
+        + (_REPORT_SCHEDULABLE if said.schedulable else NONE)
     )
 
 
@@ -391,19 +431,35 @@ def _source(what: SourceEntry) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
+_EXTERNAL = {name: field(pb.ExternalRecord, name) for name in pb.ExternalRecord.DESCRIPTOR.fields_by_name}
+_EXTERNAL_SAID, _EXTERNAL_SINCE, _EXTERNAL_PROBLEM = (_EXTERNAL[name] for name in ("said", "since_ns", "problem"))
+
+
 def _external(what: ExternalEntry) -> bytes:
-    return pb.ExternalRecord(
-        partition=what.partition,
-        source=what.source,
-        life=what.life,
-        said=codec.to_proto(ExternalChange(what.kind, what.object_id, what.said), stale=what.stale),
-        since_ns=what.since_ns,
-        problem=what.problem,
+    said = codec.to_wire(what.kind, what.object_id, what.said, stale=what.stale)
+    owner = what.owner
+    record = (
+        _external_head(owner.partition, owner.source, what.life)
+        + bytes_field(_EXTERNAL_SAID, said)
+        + kept_number(_EXTERNAL_SINCE, what.since_ns)
+    )
+    if what.problem:
+        record += bytes_field(_EXTERNAL_PROBLEM, what.problem.encode())
+    if what.kind is not ExternalKind.OFFER:
+        return record
+    # (Fields with higher numbers come behind.)
+    return record + pb.ExternalRecord(
         offer_state=what.offer_state or "",
         idle_since_ns=what.idle_since_ns,
         deadline_ns=what.deadline_ns,
         withdrawn=what.withdrawn,
     ).SerializeToString(deterministic=True)
+
+
+@lru_cache(maxsize=256)
+def _external_head(partition: str, source: str, life: str) -> bytes:
+    names = ("partition", partition), ("source", source), ("life", life)
+    return NONE.join([kept_text(_EXTERNAL[name], text) for name, text in names])
 
 
 # ---- back ----------------------------------------------------------------------------------------------------------

@@ -196,15 +196,33 @@ class NodeIndex:
         old = node.index_key
         assert old is not None, f"node {node.node_id} is not in the index"
         self.version += 1
-        node.index_key = key = (score, node.node_id)
         lows = self._lows
         place = bisect_right(lows, old) - 1
+        node.index_key = key = old if score == old[0] else (score, node.node_id)
+        within = lows[place] <= key and (place + 1 == len(lows) or key < lows[place + 1])
+        if within and self._stays(place, old, key, node):
+            return
         self._take_out(place, old)
-        if lows[place] <= key and (place + 1 == len(lows) or key < lows[place + 1]):
+        if within:
             self._insert(place, key, node)
             return
         self._mend(place)
         self._insert(bisect_right(lows, key) - 1, key, node)
+
+    def _stays(self, place: int, old: NodeKey, key: NodeKey, node: Node) -> bool:
+        """Takes a node's new key and mask where it is, if it belongs there still: most that move have the same score,
+        or are between the same neighbours."""
+        block = self._blocks[place]
+        keys = block.keys
+        spot = bisect_left(keys, old)
+        if key is not old:
+            if (spot and key < keys[spot - 1]) or (spot + 1 < len(keys) and keys[spot + 1] < key):
+                return False
+            keys[spot] = key
+        block.masks[spot] = mask = self._watched.mask(node.available)
+        self._unions[place] |= mask
+        self._rows[place // ROW_BLOCKS] |= mask
+        return True
 
     def _insert(self, place: int, key: NodeKey, node: Node) -> None:
         block = self._blocks[place]

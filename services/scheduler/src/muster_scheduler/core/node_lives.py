@@ -110,22 +110,17 @@ class NodeLives:
                 _schedulable_event(node, merged, out, now_ns)
             if node.ready != ready:
                 _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
-        resized = not _has(node, merged.capacity)
-        if resized:
-            changed = True
-            partition.node_books.set_node_capacity(node, merged.capacity)
-            if node.reservations:
-                for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
-                    partition.unreserve(ask, out, now_ns)  # not even the empty node would do for it
+        resized, used = partition.node_books.set_node(node, merged.capacity, merged.occupied)
+        changed = changed or resized or used
+        if resized and node.reservations:
+            for ask in [ask for ask in node.reservations if not fits(ask.shape.items, node.capacity)]:
+                partition.unreserve(ask, out, now_ns)  # not even the empty node would do for it
         if resized or (merged.disputed and merged.disputed != node.disputed):
             detail, message = Detail.NODE_CAPACITY, merged.disputed
             capacity = {name: value for name, value in merged.capacity.items() if value}
             out.track(EventType.NODE, Change.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
-        if merged.occupied != node.reported_occupied:
-            changed = True
-            partition.node_books.set_node_occupied(node, merged.occupied)
-            occupied = partition.types.quantities(node.occupied)
-            out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=occupied, now_ns=now_ns)
+        if used:
+            partition.node_books.occupied_event(node_id, out, now_ns)
         if changed:
             out.touch(node, partition.name)
             partition.questions.node_changed(node, out)
@@ -206,19 +201,6 @@ class NodeLives:
         for app in dict.fromkeys(allocation.app for allocation in ended):
             if app is not None:
                 partition.lifecycle.complete_if_idle(app, out, now_ns)
-
-
-def _has(node: Node, capacity: Mapping[str, int]) -> bool:
-    """Whether the node's capacity is this one already."""
-    if node.types.pooled:
-        return node.named_capacity() == {name: value for name, value in capacity.items() if value}
-    vector, numbers, named = node.capacity, node.types.numbers, 0
-    for name, value in capacity.items():
-        if value:
-            named += 1
-            if name not in numbers or vector[numbers[name]] != value:
-                return False
-    return named == len(vector) - vector.count(0)
 
 
 def _needs_report(report: NodeReport) -> bool:

@@ -60,7 +60,7 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
         case Node():
             return state_key(rm_id, NODE, partition, what.node_id)
         case ExternalEntry():
-            return state_key(rm_id, EXTERNAL, partition, what.owner.source, what.kind.value, what.object_id)
+            return state_key(rm_id, EXTERNAL, partition, what.owner.source, what.kind, what.object_id)
         case Allocation():
             by = (what.source,) if what.source and what.app is None else ()
             return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key, *by)

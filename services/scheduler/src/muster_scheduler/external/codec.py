@@ -31,6 +31,7 @@ from muster_scheduler.external.checks import (
     REASON_CHARACTERS_MAX,
     plain,
     problem_of,
+    problem_of_read,
     shown,
     source_problem,
     text_problem,
@@ -166,7 +167,7 @@ def to_wire(kind: ExternalKind, object_id: str, what: ExternalObject, *, stale: 
             number, said = _ALLOCATION, _allocation_wire(what)
         case _:
             return to_proto(ExternalChange(kind, object_id, what), stale=stale).SerializeToString(deterministic=True)
-    return _head(kind.value, object_id, stale) + bytes_field(number, said)
+    return _head(kind, object_id, stale) + bytes_field(number, said)
 
 
 @lru_cache(maxsize=KEPT)
@@ -225,11 +226,12 @@ def from_proto(message: pb.ExternalChange) -> ExternalChange:
     if kind is None:
         raise BadDocument(f"kind: {shown(message.kind)}, expected one of {', '.join(_KINDS)}")
     field = message.WhichOneof("what")
-    if field is not None and field != kind.value:
+    if field is not None and field != kind:
         raise BadDocument(f"kind: {kind}, with an object of kind {field}")
     what = None if field is None else _object(message, kind)
     change = ExternalChange(kind, message.id, what, message.stale)
-    check(change)
+    if problem := problem_of_read(change):
+        raise BadDocument(problem, kind.value, plain(change.object_id, 256))
     if kind is ExternalKind.NODE and message.node.capacity and not message.node.has_capacity:
         raise BadDocument("capacity: given beside has_capacity false, expected one or the other", kind, message.id)
     return change
@@ -280,4 +282,4 @@ def _object(message: pb.ExternalChange, kind: ExternalKind) -> ExternalObject:
 
 def _in_order(entries: Mapping[str, T]) -> dict[str, T]:
     """By name: a protobuf map has no order, and what is decided must not depend on one."""
-    return {name: entries[name] for name in sorted(entries)}  # (a map's items() is slow)
+    return {name: entries[name] for name in sorted(entries)} if entries else {}  # (a map's items() is slow)

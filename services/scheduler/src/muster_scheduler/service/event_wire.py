@@ -67,7 +67,12 @@ def shape_wire(shape: Shape) -> tuple[si.Resource, bytes]:
 
 def _resource(quantities: Mapping[str, int]) -> bytes:
     """:func:`resource_of`, written; what a node has and what is used there is told for each change of a source."""
-    return NONE.join([_quantity(name, quantities[name]) for name in sorted(quantities)])
+    return _quantities(tuple(quantities.items()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _quantities(amounts: tuple[tuple[str, int], ...]) -> bytes:
+    return NONE.join([_quantity(name, value) for name, value in sorted(amounts)])
 
 
 @lru_cache(maxsize=1 << 14)

@@ -25,7 +25,17 @@ from muster_scheduler.core.external import (
     kind_of,
 )
 from muster_scheduler.core.external_books import ExternalEntry, SourceEntry
-from muster_scheduler.core.objects import Node, NodeReport
+from muster_scheduler.core.objects import (
+    Allocation,
+    Application,
+    Demand,
+    Node,
+    NodeReport,
+    Preempted,
+    PreemptionRule,
+    Queue,
+    Replaced,
+)
 from muster_scheduler.core.resources import Types, saturated
 from muster_scheduler.external import codec
 
@@ -105,6 +115,86 @@ def test_nodes(seed: int) -> None:
         ),
     )
     assert_says(state_codec.encode("default", node), expected)
+
+
+def an_allocation(dice: random.Random) -> Allocation:
+    def flag() -> bool:
+        return dice.random() < 0.3
+
+    types = Types()
+    app = None
+    if flag():
+        app = Application(types, dice.choice(TEXTS[1:]), Queue(types, "root", None, leaf=True, managed=True), 1, 1)
+    priority = dice.choice((0, 1, -1, 2**31 - 1, -(2**31)))
+    shape, tags, key = types.shape(amounts(dice)), texts(dice), dice.choice(TEXTS[1:])
+    demand = Demand(key, shape, priority, dice.choice(AMOUNTS), dice.choice(TIMES), tags)
+    demand.task_group, demand.placeholder, demand.originator = dice.choice(TEXTS), flag(), flag()
+    demand.allow_preempt_self, demand.allow_preempt_other, demand.has_preemption_policy = flag(), flag(), flag()
+    demand.execution_timeout_ms, demand.changed_ns = dice.choice(TIMES), dice.choice(TIMES)
+    demand.previous_generation = flag()
+    node_id, ordinal = dice.choice(TEXTS), dice.choice((0, 0, 7, 300))
+    allocation = Allocation(app, demand, node_id, dice.choice(TIMES), ordinal, dice.choice(TEXTS))
+    allocation.timed_out, allocation.told_ns = flag(), dice.choice(TIMES) if flag() else 0
+    allocation.replaced_by = dice.choice(TEXTS) if flag() else None
+    if flag():
+        allocation.preempted = Preempted(PreemptionRule.REVOKED, "a", "k", "root.a", 3, 0.5, 0.25, 0.0, 1.0)
+    if flag():
+        allocation.replaces = Replaced(dice.choice(TEXTS), dice.choice(TIMES))
+    allocation.source = dice.choice(TEXTS)
+    return allocation
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_allocations(seed: int) -> None:
+    what = an_allocation(random.Random(seed))
+    demand, why, replaces = what.demand, what.preempted, what.replaces
+    expected = pb.AllocationObject(
+        demand=pb.Demand(
+            allocation_key=demand.key,
+            application_id=what.app_id,
+            partition="default",
+            resource=quantities(demand.shape.quantities),
+            priority=demand.priority,
+            tags=demand.tags,
+            task_group=demand.task_group,
+            placeholder=demand.placeholder,
+            originator=demand.originator,
+            allow_preempt_self=demand.allow_preempt_self,
+            allow_preempt_other=demand.allow_preempt_other,
+            has_preemption_policy=demand.has_preemption_policy,
+            execution_timeout_ms=demand.execution_timeout_ms,
+            submission=demand.submission,
+            created_ns=demand.created_ns,
+            changed_ns=demand.changed_ns,
+        ),
+        node_id=what.node_id,
+        uuid=what.uuid,
+        allocated_ns=what.allocated_ns,
+        foreign=what.foreign,
+        previous_generation=demand.previous_generation,
+        ordinal=what.ordinal,
+        preempted=None
+        if why is None
+        else pb.PreemptedObject(
+            rule=why.rule,
+            application_id=why.app_id,
+            allocation_key=why.key,
+            queue=why.queue,
+            since_ns=why.since_ns,
+            victim_share_before=why.victim_share_before,
+            victim_share_after=why.victim_share_after,
+            asker_share_before=why.asker_share_before,
+            asker_share_after=why.asker_share_after,
+        ),
+        timed_out=what.timed_out,
+        replaced_by=what.replaced_by,
+        told_ns=what.told_ns,
+        replaces=None
+        if replaces is None
+        else pb.ReplacedObject(allocation_key=replaces.key, created_ns=replaces.created_ns),
+        source=what.source,
+    )
+    assert_says(state_codec.encode("default", what), expected)
 
 
 def an_object(dice: random.Random) -> ExternalObject:

@@ -196,21 +196,96 @@ def _shape(shape: Shape) -> pb.Quantities:
     return pb.Quantities(values=shape.quantities)
 
 
+# Allocations come and go most of all.
+_ALLOCATION_DEMAND, _ALLOCATION_NODE, _ALLOCATION_UUID, _ALLOCATED, _ALLOCATION_SOURCE = (
+    field(pb.AllocationObject, name) for name in ("demand", "node_id", "uuid", "allocated_ns", "source")
+)
+_DEMAND_KEY, _DEMAND_RESOURCE, _DEMAND_PRIORITY, _DEMAND_TAGS = (
+    field(pb.Demand, name) for name in ("allocation_key", "resource", "priority", "tags")
+)
+_DEMAND_SUBMISSION, _DEMAND_CREATED, _DEMAND_CHANGED = (
+    field(pb.Demand, name) for name in ("submission", "created_ns", "changed_ns")
+)
+
+
 def _allocation(partition: str, what: Allocation) -> bytes:
+    demand = what.demand
+    return (
+        bytes_field(_ALLOCATION_DEMAND, _demand_wire(partition, what.app_id, demand))
+        + kept_text(_ALLOCATION_NODE, what.node_id)
+        + (bytes_field(_ALLOCATION_UUID, what.uuid.encode()) if what.uuid else NONE)
+        + kept_number(_ALLOCATED, what.allocated_ns)
+        + _kinds_of_allocation(what.foreign, demand.previous_generation, what.ordinal)
+        + (_end_of(what) if what.told or what.told_ns or what.replaces is not None else NONE)
+        + kept_text(_ALLOCATION_SOURCE, what.source)
+    )
+
+
+@lru_cache(maxsize=256)
+def _kinds_of_allocation(foreign: bool, previous_generation: bool, ordinal: int) -> bytes:
     return pb.AllocationObject(
-        demand=_demand(partition, what.app_id, what.demand),
-        node_id=what.node_id,
-        uuid=what.uuid,
-        allocated_ns=what.allocated_ns,
-        foreign=what.foreign,
-        previous_generation=what.demand.previous_generation,
-        ordinal=what.ordinal,
+        foreign=foreign, previous_generation=previous_generation, ordinal=ordinal
+    ).SerializeToString(deterministic=True)
+
+
+def _end_of(what: Allocation) -> bytes:
+    """Of an allocation that was told to go, or took a placeholder's place."""
+    return pb.AllocationObject(
         preempted=None if what.preempted is None else _preempted(what.preempted),
         timed_out=what.timed_out,
         replaced_by=what.replaced_by,
         told_ns=what.told_ns,
         replaces=None if what.replaces is None else _replaced(what.replaces),
-        source=what.source,
+    ).SerializeToString(deterministic=True)
+
+
+def _demand_wire(partition: str, app_id: str, demand: Demand) -> bytes:
+    """:func:`_demand`, written."""
+    return (
+        bytes_field(_DEMAND_KEY, demand.key.encode())
+        + _demand_of(app_id, partition)
+        + _amounts(_DEMAND_RESOURCE, demand.shape.quantities)
+        + number_field(_DEMAND_PRIORITY, demand.priority)
+        + texts_field(_DEMAND_TAGS, demand.tags)
+        + _kinds_of_demand(
+            demand.task_group,
+            demand.placeholder,
+            demand.originator,
+            demand.allow_preempt_self,
+            demand.allow_preempt_other,
+            demand.has_preemption_policy,
+            demand.execution_timeout_ms,
+        )
+        + number_field(_DEMAND_SUBMISSION, demand.submission)
+        + kept_number(_DEMAND_CREATED, demand.created_ns)
+        + kept_number(_DEMAND_CHANGED, demand.changed_ns)
+    )
+
+
+@lru_cache(maxsize=KEPT)
+def _demand_of(app_id: str, partition: str) -> bytes:
+    return pb.Demand(application_id=app_id, partition=partition).SerializeToString(deterministic=True)
+
+
+@lru_cache(maxsize=1024)
+def _kinds_of_demand(
+    task_group: str,
+    placeholder: bool,
+    originator: bool,
+    allow_preempt_self: bool,
+    allow_preempt_other: bool,
+    has_preemption_policy: bool,
+    execution_timeout_ms: int,
+) -> bytes:
+    """What most demands of one application have in common."""
+    return pb.Demand(
+        task_group=task_group,
+        placeholder=placeholder,
+        originator=originator,
+        allow_preempt_self=allow_preempt_self,
+        allow_preempt_other=allow_preempt_other,
+        has_preemption_policy=has_preemption_policy,
+        execution_timeout_ms=execution_timeout_ms,
     ).SerializeToString(deterministic=True)
 
 
@@ -347,9 +422,9 @@ def _gang(gang: Gang) -> pb.GangObject:
 
 
 # Nodes and what sources say of them are written by hand: thousands change in a second (``wire.py``).
-_NODE = {name: field(pb.NodeObject, name) for name in pb.NodeObject.DESCRIPTOR.fields_by_name}
-_NODE_ATTRIBUTES, _NODE_CAPACITY, _NODE_OCCUPIED = _NODE["attributes"], _NODE["capacity"], _NODE["occupied"]
-_NODE_REPORTED = _NODE["reported"]
+_NODE_ATTRIBUTES, _NODE_CAPACITY, _NODE_OCCUPIED, _NODE_REPORTED = (
+    field(pb.NodeObject, name) for name in ("attributes", "capacity", "occupied", "reported")
+)
 _REPORT_ATTRIBUTES, _REPORT_CAPACITY, _REPORT_OCCUPIED = (
     field(pb.NodeReport, name) for name in ("attributes", "capacity", "occupied")
 )
@@ -378,15 +453,15 @@ def _node(partition: str, what: Node) -> bytes:
 
 @lru_cache(maxsize=KEPT)
 def _node_head(partition: str, node_id: str) -> bytes:
-    return kept_text(_NODE["partition"], partition) + kept_text(_NODE["node_id"], node_id)
+    return pb.NodeObject(partition=partition, node_id=node_id).SerializeToString(deterministic=True)
 
 
 @lru_cache(maxsize=KEPT)
 def _node_tail(schedulable: bool, submission: int, created_ns: int, sources: tuple[str, ...]) -> bytes:
     """What of a node changes seldom, behind what changes often."""
-    state = number_field(_NODE["schedulable"], schedulable) + number_field(_NODE["submission"], submission)
-    by = NONE.join([kept_text(_NODE["sources"], source) for source in sources])
-    return state + kept_number(_NODE["created_ns"], created_ns) + by
+    return pb.NodeObject(
+        schedulable=schedulable, submission=submission, created_ns=created_ns, sources=sources
+    ).SerializeToString(deterministic=True)
 
 
 def _report(said: NodeReport) -> bytes:
@@ -431,8 +506,9 @@ def _source(what: SourceEntry) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
-_EXTERNAL = {name: field(pb.ExternalRecord, name) for name in pb.ExternalRecord.DESCRIPTOR.fields_by_name}
-_EXTERNAL_SAID, _EXTERNAL_SINCE, _EXTERNAL_PROBLEM = (_EXTERNAL[name] for name in ("said", "since_ns", "problem"))
+_EXTERNAL_SAID, _EXTERNAL_SINCE, _EXTERNAL_PROBLEM = (
+    field(pb.ExternalRecord, name) for name in ("said", "since_ns", "problem")
+)
 
 
 def _external(what: ExternalEntry) -> bytes:
@@ -458,8 +534,7 @@ def _external(what: ExternalEntry) -> bytes:
 
 @lru_cache(maxsize=256)
 def _external_head(partition: str, source: str, life: str) -> bytes:
-    names = ("partition", partition), ("source", source), ("life", life)
-    return NONE.join([kept_text(_EXTERNAL[name], text) for name, text in names])
+    return pb.ExternalRecord(partition=partition, source=source, life=life).SerializeToString(deterministic=True)
 
 
 # ---- back ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, GangPhase, QueueState
 from muster_scheduler.external import codec
 from muster_scheduler.wire import (
-    KEPT,
     NONE,
     amounts_field,
     bytes_field,
@@ -42,6 +41,7 @@ from muster_scheduler.wire import (
     kept_number,
     kept_text,
     number_field,
+    text_field,
     texts_field,
 )
 
@@ -200,8 +200,8 @@ def _shape(shape: Shape) -> pb.Quantities:
 _ALLOCATION_DEMAND, _ALLOCATION_NODE, _ALLOCATION_UUID, _ALLOCATED, _ALLOCATION_SOURCE = (
     field(pb.AllocationObject, name) for name in ("demand", "node_id", "uuid", "allocated_ns", "source")
 )
-_DEMAND_KEY, _DEMAND_RESOURCE, _DEMAND_PRIORITY, _DEMAND_TAGS = (
-    field(pb.Demand, name) for name in ("allocation_key", "resource", "priority", "tags")
+_DEMAND_KEY, _DEMAND_APP, _DEMAND_PARTITION, _DEMAND_RESOURCE, _DEMAND_PRIORITY, _DEMAND_TAGS = (
+    field(pb.Demand, name) for name in ("allocation_key", "application_id", "partition", "resource", "priority", "tags")
 )
 _DEMAND_SUBMISSION, _DEMAND_CREATED, _DEMAND_CHANGED = (
     field(pb.Demand, name) for name in ("submission", "created_ns", "changed_ns")
@@ -212,8 +212,8 @@ def _allocation(partition: str, what: Allocation) -> bytes:
     demand = what.demand
     return (
         bytes_field(_ALLOCATION_DEMAND, _demand_wire(partition, what.app_id, demand))
-        + kept_text(_ALLOCATION_NODE, what.node_id)
-        + (bytes_field(_ALLOCATION_UUID, what.uuid.encode()) if what.uuid else NONE)
+        + text_field(_ALLOCATION_NODE, what.node_id)
+        + text_field(_ALLOCATION_UUID, what.uuid)
         + kept_number(_ALLOCATED, what.allocated_ns)
         + _kinds_of_allocation(what.foreign, demand.previous_generation, what.ordinal)
         + (_end_of(what) if what.told or what.told_ns or what.replaces is not None else NONE)
@@ -242,8 +242,9 @@ def _end_of(what: Allocation) -> bytes:
 def _demand_wire(partition: str, app_id: str, demand: Demand) -> bytes:
     """:func:`_demand`, written."""
     return (
-        bytes_field(_DEMAND_KEY, demand.key.encode())
-        + _demand_of(app_id, partition)
+        text_field(_DEMAND_KEY, demand.key)
+        + kept_text(_DEMAND_APP, app_id)
+        + kept_text(_DEMAND_PARTITION, partition)
         + _amounts(_DEMAND_RESOURCE, demand.shape.quantities)
         + number_field(_DEMAND_PRIORITY, demand.priority)
         + texts_field(_DEMAND_TAGS, demand.tags)
@@ -260,11 +261,6 @@ def _demand_wire(partition: str, app_id: str, demand: Demand) -> bytes:
         + kept_number(_DEMAND_CREATED, demand.created_ns)
         + kept_number(_DEMAND_CHANGED, demand.changed_ns)
     )
-
-
-@lru_cache(maxsize=KEPT)
-def _demand_of(app_id: str, partition: str) -> bytes:
-    return pb.Demand(application_id=app_id, partition=partition).SerializeToString(deterministic=True)
 
 
 @lru_cache(maxsize=1024)
@@ -422,6 +418,10 @@ def _gang(gang: Gang) -> pb.GangObject:
 
 
 # Nodes and what sources say of them are written by hand: thousands change in a second (``wire.py``).
+_NODE_PARTITION, _NODE_ID, _NODE_SUBMISSION, _NODE_CREATED = (
+    field(pb.NodeObject, name) for name in ("partition", "node_id", "submission", "created_ns")
+)
+_NODE_SCHEDULABLE = number_field(field(pb.NodeObject, "schedulable"), 1)
 _NODE_ATTRIBUTES, _NODE_CAPACITY, _NODE_OCCUPIED, _NODE_REPORTED = (
     field(pb.NodeObject, name) for name in ("attributes", "capacity", "occupied", "reported")
 )
@@ -442,26 +442,22 @@ def _amounts(number: int, values: Mapping[str, int]) -> bytes:
 
 def _node(partition: str, what: Node) -> bytes:
     return (
-        _node_head(partition, what.node_id)
+        kept_text(_NODE_PARTITION, partition)
+        + text_field(_NODE_ID, what.node_id)
         + texts_field(_NODE_ATTRIBUTES, what.attributes)
         + _amounts(_NODE_CAPACITY, what.named_capacity())
         + _amounts(_NODE_OCCUPIED, what.reported_occupied)
-        + _node_tail(what.schedulable, what.submission, what.created_ns, what.sources)
+        + (_NODE_SCHEDULABLE if what.schedulable else NONE)
+        + number_field(_NODE_SUBMISSION, what.submission)
+        + kept_number(_NODE_CREATED, what.created_ns)
+        + (_node_sources(what.sources) if what.sources else NONE)
         + (NONE if what.reported is None else bytes_field(_NODE_REPORTED, _report(what.reported)))
     )
 
 
-@lru_cache(maxsize=KEPT)
-def _node_head(partition: str, node_id: str) -> bytes:
-    return pb.NodeObject(partition=partition, node_id=node_id).SerializeToString(deterministic=True)
-
-
-@lru_cache(maxsize=KEPT)
-def _node_tail(schedulable: bool, submission: int, created_ns: int, sources: tuple[str, ...]) -> bytes:
-    """What of a node changes seldom, behind what changes often."""
-    return pb.NodeObject(
-        schedulable=schedulable, submission=submission, created_ns=created_ns, sources=sources
-    ).SerializeToString(deterministic=True)
+@lru_cache(maxsize=256)
+def _node_sources(sources: tuple[str, ...]) -> bytes:
+    return pb.NodeObject(sources=sources).SerializeToString()
 
 
 def _report(said: NodeReport) -> bytes:
@@ -518,9 +514,8 @@ def _external(what: ExternalEntry) -> bytes:
         _external_head(owner.partition, owner.source, what.life)
         + bytes_field(_EXTERNAL_SAID, said)
         + kept_number(_EXTERNAL_SINCE, what.since_ns)
+        + text_field(_EXTERNAL_PROBLEM, what.problem)
     )
-    if what.problem:
-        record += bytes_field(_EXTERNAL_PROBLEM, what.problem.encode())
     if what.kind is not ExternalKind.OFFER:
         return record
     # (Fields with higher numbers come behind.)

@@ -24,6 +24,8 @@ def varint(value: int) -> bytes:
     """An integer of up to 64 bits; a negative one has ten bytes."""
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 0x7F:
@@ -64,16 +66,22 @@ def bytes_field(number: int, value: bytes) -> bytes:
     return tag(number) + varint(len(value)) + value
 
 
-@lru_cache(maxsize=KEPT)
+def text_field(number: int, text: str) -> bytes:
+    """A text that is one object's own, as an id: finding it among those that are kept would take as long. An empty one
+    is not written."""
+    return bytes_field(number, text.encode()) if text else NONE
+
+
+@lru_cache(maxsize=KEPT // 4)
 def kept_number(number: int, value: int) -> bytes:
     """An integer that comes again, as :func:`number_field`: what came at once has one time."""
     return number_field(number, value)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=KEPT // 4)
 def kept_text(number: int, text: str) -> bytes:
-    """A text that comes again: an id, a name. An empty one is not written."""
-    return bytes_field(number, text.encode()) if text else NONE
+    """A text that many objects have in common, as :func:`text_field`."""
+    return text_field(number, text)
 
 
 def amounts_field(number: int, amounts: Mapping[str, int]) -> bytes:

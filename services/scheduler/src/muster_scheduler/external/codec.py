@@ -7,7 +7,6 @@ none of our own writers makes one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -37,7 +36,16 @@ from muster_scheduler.external.checks import (
     text_problem,
 )
 from muster_scheduler.external.errors import BadDocument
-from muster_scheduler.wire import KEPT, NONE, amounts_field, bytes_field, field, kept_text, number_field, texts_field
+from muster_scheduler.wire import (
+    NONE,
+    amounts_field,
+    bytes_field,
+    field,
+    kept_text,
+    number_field,
+    text_field,
+    texts_field,
+)
 
 T = TypeVar("T")
 
@@ -144,7 +152,8 @@ def to_proto(change: ExternalChange, *, stale: bool = False) -> pb.ExternalChang
     return pb.ExternalChange(kind=kind, id=object_id, stale=said)
 
 
-_KIND, _ID, _STALE = (field(pb.ExternalChange, name) for name in ("kind", "id", "stale"))
+_KIND, _ID = field(pb.ExternalChange, "kind"), field(pb.ExternalChange, "id")
+_IS_STALE = number_field(field(pb.ExternalChange, "stale"), 1)
 _NODE, _ALLOCATION = field(pb.ExternalChange, "node"), field(pb.ExternalChange, "allocation")
 _NODE_CAPACITY, _NODE_OCCUPIED, _NODE_ATTRIBUTES = (
     field(pb.ExternalNode, name) for name in ("capacity", "occupied", "attributes")
@@ -167,12 +176,9 @@ def to_wire(kind: ExternalKind, object_id: str, what: ExternalObject, *, stale: 
             number, said = _ALLOCATION, _allocation_wire(what)
         case _:
             return to_proto(ExternalChange(kind, object_id, what), stale=stale).SerializeToString(deterministic=True)
-    return _head(kind, object_id, stale) + bytes_field(number, said)
-
-
-@lru_cache(maxsize=KEPT)
-def _head(kind: str, object_id: str, stale: bool) -> bytes:
-    return kept_text(_KIND, kind) + kept_text(_ID, object_id) + number_field(_STALE, stale)
+    return (
+        kept_text(_KIND, kind) + text_field(_ID, object_id) + (_IS_STALE if stale else NONE) + bytes_field(number, said)
+    )
 
 
 def _node_wire(node: ExternalNode) -> bytes:
@@ -188,7 +194,7 @@ def _node_wire(node: ExternalNode) -> bytes:
 
 def _allocation_wire(allocation: ExternalAllocation) -> bytes:
     return (
-        kept_text(_ON_NODE, allocation.node_id)
+        text_field(_ON_NODE, allocation.node_id)
         + amounts_field(_AMOUNTS, allocation.quantities)
         + kept_text(_OF_APP, allocation.app_id)
         + number_field(_PRIORITY, allocation.priority)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from muster_bus.topics import state_key
+from muster_bus.topics import state_key, state_key_in
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
@@ -58,7 +58,7 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
     """The record's key."""
     match what:
         case Node():
-            return state_key(rm_id, NODE, partition, what.node_id)
+            return state_key_in(rm_id, NODE, partition, what.node_id)
         case ExternalEntry():
             return state_key(rm_id, EXTERNAL, partition, what.owner.source, what.kind, what.object_id)
         case Allocation():

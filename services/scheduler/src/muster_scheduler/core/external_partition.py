@@ -101,8 +101,9 @@ class PartitionExternal:
         apps: dict[str, None] = {}
         gone: list[tuple[ExternalEntry, str]] = []
         allocations: dict[ExternalEntry, None] = {}
+        name = self.books.name
         for entry, before, counts in changes:
-            out.touch(entry, entry.partition)
+            out.touch(entry, name)
             if not counts:
                 continue
             if isinstance(entry, SourceEntry):

@@ -195,7 +195,7 @@ class NodeBooks:
         if node.lent:
             partition.offers.moved[node.node_id] = None
         if node.index_key is not None:
-            partition.index.move(node, self.score(node))
+            partition.index.move(node, ordering.node_score(node, self._weights, binpacking=self._binpacking))
         if partition.searching:
             partition.figures.changed(node)
             partition.waiting.node_gained(node)
@@ -207,7 +207,7 @@ class NodeBooks:
         if node.lent:
             partition.offers.moved[node.node_id] = None
         if node.index_key is not None:
-            partition.index.move(node, self.score(node))
+            partition.index.move(node, ordering.node_score(node, self._weights, binpacking=self._binpacking))
         if partition.searching:
             partition.figures.changed(node)
 

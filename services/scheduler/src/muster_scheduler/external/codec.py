@@ -288,4 +288,8 @@ def _object(message: pb.ExternalChange, kind: ExternalKind) -> ExternalObject:
 
 def _in_order(entries: Mapping[str, T]) -> dict[str, T]:
     """By name: a protobuf map has no order, and what is decided must not depend on one."""
-    return {name: entries[name] for name in sorted(entries)} if entries else {}  # (a map's items() is slow)
+    found: dict[str, T] = {}
+    if entries:
+        for name in sorted(entries):  # (a map's items() is slow, and a comprehension is a call)
+            found[name] = entries[name]
+    return found

@@ -13,7 +13,7 @@ from muster_proto.si.v1 import si_pb2 as si
 
 from muster_scheduler.core.outcome import Change, Detail, Event, EventType
 from muster_scheduler.core.resources import Shape, saturated
-from muster_scheduler.wire import NONE, bytes_field, field, number_field
+from muster_scheduler.wire import NONE, bytes_field, field, number_field, text_field
 
 # Of a message that the RM is told or an event carries, as the real core cuts it (core-features §2.18).
 MESSAGE_CHARACTERS_MAX = 1024
@@ -95,7 +95,7 @@ def encode_event(event: Event) -> bytes:
     said = bytes_field(_MESSAGE, message[:MESSAGE_CHARACTERS_MAX].encode()) if message else NONE
     return (
         _TYPES[about]
-        + _object(object_id)
+        + (text_field(_OBJECT, object_id) if about is EventType.NODE else _object(object_id))
         + said
         + _timestamp(now_ns)
         + _CHANGES[change][detail]

@@ -35,7 +35,7 @@ def test_state_keys_come_back(rm_id: str, part: str) -> None:
     key = state_key(rm_id, "application", part, "7")
     assert parse_state_key(key) == (rm_id, "application", (part, "7"))
     assert key.count(b"/") == 3
-    assert state_key_in(rm_id, "node", part, rm_id) == state_key(rm_id, "node", part, rm_id)
+    assert state_key_in(rm_id, "ext", (part, rm_id), part) == state_key(rm_id, "ext", part, rm_id, part)
 
 
 @pytest.mark.parametrize(

@@ -156,14 +156,14 @@ def state_key(rm_id: str, kind: str, *parts: str) -> bytes:
     return key.encode()
 
 
-def state_key_in(rm_id: str, kind: str, group: str, last: str) -> bytes:
-    """:func:`state_key` with two parts, of which the first is that of many keys: a partition."""
+def state_key_in(rm_id: str, kind: str, group: tuple[str, ...], last: str) -> bytes:
+    """:func:`state_key` of the parts ``(*group, last)``; the group is that of many keys, as a partition is."""
     return _beginning(rm_id, kind, group) + _escape(last).encode()
 
 
 @lru_cache(maxsize=1024)
-def _beginning(rm_id: str, kind: str, group: str) -> bytes:
-    return state_key(rm_id, kind, group, "")
+def _beginning(rm_id: str, kind: str, group: tuple[str, ...]) -> bytes:
+    return state_key(rm_id, kind, *group, "")
 
 
 def rm_state_key(rm_id: str) -> bytes:

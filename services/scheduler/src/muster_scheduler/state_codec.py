@@ -58,9 +58,9 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
     """The record's key."""
     match what:
         case Node():
-            return state_key_in(rm_id, NODE, partition, what.node_id)
+            return state_key_in(rm_id, NODE, (partition,), what.node_id)
         case ExternalEntry():
-            return state_key(rm_id, EXTERNAL, partition, what.owner.source, what.kind, what.object_id)
+            return state_key_in(rm_id, EXTERNAL, (partition, what.owner.source, what.kind), what.object_id)
         case Allocation():
             by = (what.source,) if what.source and what.app is None else ()
             return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key, *by)

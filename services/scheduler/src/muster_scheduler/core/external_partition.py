@@ -239,8 +239,9 @@ class PartitionExternal:
         node, on = self._partition.nodes.get(node_id), self.books.nodes.get(node_id)
         if node is None or not node.schedulable or on is None or on.stale or on.offers:
             return False
-        own = on.nodes.get(entry.source)
-        return own is not None and not own.problem and entry.source in node.sources
+        source = entry.owner.source
+        own = on.nodes.get(source)
+        return own is not None and not own.problem and source in node.sources
 
     def _settle_node(self, node_id: str, out: Outcome, now_ns: int) -> None:
         lives = self._partition.node_lives

@@ -238,7 +238,7 @@ def from_proto(message: pb.ExternalChange) -> ExternalChange:
     change = ExternalChange(kind, message.id, what, message.stale)
     if problem := problem_of_read(change):
         raise BadDocument(problem, kind.value, plain(change.object_id, 256))
-    if kind is ExternalKind.NODE and message.node.capacity and not message.node.has_capacity:
+    if isinstance(what, ExternalNode) and what.capacity is None and message.node.capacity:
         raise BadDocument("capacity: given beside has_capacity false, expected one or the other", kind, message.id)
     return change
 

@@ -108,7 +108,7 @@ def problem_of(change: ExternalChange) -> str:
         return f"kind: {kind}, with an object of kind {kind_of(what)}"
     if id_of(what) != change.object_id:
         return f"id: {shown(change.object_id)}, with an object that says {shown(id_of(what))}"
-    return _content_problem(what)
+    return _content_problem(what) or _flags_problem(what)
 
 
 def problem_of_read(change: ExternalChange) -> str:
@@ -125,6 +125,16 @@ def _id_problem(change: ExternalChange) -> str:
     return ""
 
 
+def _flags_problem(what: ExternalObject) -> str:
+    if not isinstance(what, ExternalNode):
+        return ""
+    return (
+        _flag_problem(what.schedulable, "schedulable")
+        or _flag_problem(what.whole, "whole")
+        or _flag_problem(what.brings, "brings")
+    )
+
+
 def _content_problem(what: ExternalObject) -> str:
     match what:
         case ExternalNode():
@@ -132,9 +142,6 @@ def _content_problem(what: ExternalObject) -> str:
                 ("" if what.capacity is None else _quantities_problem(what.capacity, "capacity"))
                 or _quantities_problem(what.occupied, "occupied")
                 or _texts_problem(what.attributes, "attributes")
-                or _flag_problem(what.schedulable, "schedulable")
-                or _flag_problem(what.whole, "whole")
-                or _flag_problem(what.brings, "brings")
             )
         case ExternalAllocation():
             return (

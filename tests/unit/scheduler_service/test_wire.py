@@ -28,6 +28,7 @@ from muster_scheduler.core.external_books import ExternalEntry, SourceEntry
 from muster_scheduler.core.objects import (
     Allocation,
     Application,
+    Ask,
     Demand,
     Node,
     NodeReport,
@@ -144,29 +145,46 @@ def an_allocation(dice: random.Random) -> Allocation:
     return allocation
 
 
+def demanded(demand: Demand, app_id: str) -> pb.Demand:
+    return pb.Demand(
+        allocation_key=demand.key,
+        application_id=app_id,
+        partition="default",
+        resource=quantities(demand.shape.quantities),
+        priority=demand.priority,
+        tags=demand.tags,
+        task_group=demand.task_group,
+        placeholder=demand.placeholder,
+        originator=demand.originator,
+        allow_preempt_self=demand.allow_preempt_self,
+        allow_preempt_other=demand.allow_preempt_other,
+        has_preemption_policy=demand.has_preemption_policy,
+        execution_timeout_ms=demand.execution_timeout_ms,
+        submission=demand.submission,
+        created_ns=demand.created_ns,
+        changed_ns=demand.changed_ns,
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_asks(seed: int) -> None:
+    dice = random.Random(seed)
+    demand, types = an_allocation(dice).demand, Types()
+    app = Application(types, dice.choice(TEXTS[1:]), Queue(types, "root", None, leaf=True, managed=True), 1, 1)
+    ask = Ask(app, demand, 3)
+    ask.told = 4
+    expected = pb.AskObject(
+        demand=demanded(demand, app.app_id), pending=3, previous_generation=demand.previous_generation, told=4
+    )
+    assert_says(state_codec.encode("default", ask), expected)
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_allocations(seed: int) -> None:
     what = an_allocation(random.Random(seed))
     demand, why, replaces = what.demand, what.preempted, what.replaces
     expected = pb.AllocationObject(
-        demand=pb.Demand(
-            allocation_key=demand.key,
-            application_id=what.app_id,
-            partition="default",
-            resource=quantities(demand.shape.quantities),
-            priority=demand.priority,
-            tags=demand.tags,
-            task_group=demand.task_group,
-            placeholder=demand.placeholder,
-            originator=demand.originator,
-            allow_preempt_self=demand.allow_preempt_self,
-            allow_preempt_other=demand.allow_preempt_other,
-            has_preemption_policy=demand.has_preemption_policy,
-            execution_timeout_ms=demand.execution_timeout_ms,
-            submission=demand.submission,
-            created_ns=demand.created_ns,
-            changed_ns=demand.changed_ns,
-        ),
+        demand=demanded(demand, what.app_id),
         node_id=what.node_id,
         uuid=what.uuid,
         allocated_ns=what.allocated_ns,

@@ -171,32 +171,12 @@ def _quantities(values: Mapping[str, int] | None) -> pb.Quantities | None:
         return pb.Quantities(values={name: saturated(value) for name, value in values.items()})
 
 
-def _demand(partition: str, app_id: str, demand: Demand) -> pb.Demand:
-    return pb.Demand(
-        allocation_key=demand.key,
-        application_id=app_id,
-        partition=partition,
-        resource=_shape(demand.shape),
-        priority=demand.priority,
-        tags=demand.tags,
-        task_group=demand.task_group,
-        placeholder=demand.placeholder,
-        originator=demand.originator,
-        allow_preempt_self=demand.allow_preempt_self,
-        allow_preempt_other=demand.allow_preempt_other,
-        has_preemption_policy=demand.has_preemption_policy,
-        execution_timeout_ms=demand.execution_timeout_ms,
-        submission=demand.submission,
-        created_ns=demand.created_ns,
-        changed_ns=demand.changed_ns,
-    )
-
-
 def _shape(shape: Shape) -> pb.Quantities:
     return pb.Quantities(values=shape.quantities)
 
 
-# Allocations come and go most of all.
+# Asks and allocations come and go most of all.
+_ASK_DEMAND = field(pb.AskObject, "demand")
 _ALLOCATION_DEMAND, _ALLOCATION_NODE, _ALLOCATION_UUID, _ALLOCATED, _ALLOCATION_SOURCE = (
     field(pb.AllocationObject, name) for name in ("demand", "node_id", "uuid", "allocated_ns", "source")
 )
@@ -211,7 +191,7 @@ _DEMAND_SUBMISSION, _DEMAND_CREATED, _DEMAND_CHANGED = (
 def _allocation(partition: str, what: Allocation) -> bytes:
     demand = what.demand
     return (
-        bytes_field(_ALLOCATION_DEMAND, _demand_wire(partition, what.app_id, demand))
+        bytes_field(_ALLOCATION_DEMAND, _demand(partition, what.app_id, demand))
         + text_field(_ALLOCATION_NODE, what.node_id)
         + text_field(_ALLOCATION_UUID, what.uuid)
         + kept_number(_ALLOCATED, what.allocated_ns)
@@ -239,8 +219,7 @@ def _end_of(what: Allocation) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
-def _demand_wire(partition: str, app_id: str, demand: Demand) -> bytes:
-    """:func:`_demand`, written."""
+def _demand(partition: str, app_id: str, demand: Demand) -> bytes:
     return (
         text_field(_DEMAND_KEY, demand.key)
         + kept_text(_DEMAND_APP, app_id)
@@ -305,7 +284,6 @@ def _preempted(why: Preempted) -> pb.PreemptedObject:
 
 def _ask(partition: str, what: Ask) -> bytes:
     recorded = pb.AskObject(
-        demand=_demand(partition, what.app.app_id, what.demand),
         pending=what.pending,
         allocated=what.allocated,
         previous_generation=what.demand.previous_generation,
@@ -320,7 +298,8 @@ def _ask(partition: str, what: Ask) -> bytes:
         _add_refusals(recorded, what.refusals)
     if what.asked is not None:
         recorded.asked_node, recorded.asked_ns = what.asked.node_id, what.asked.since_ns
-    return recorded.SerializeToString(deterministic=True)
+    demand = bytes_field(_ASK_DEMAND, _demand(partition, what.app.app_id, what.demand))
+    return demand + recorded.SerializeToString(deterministic=True)
 
 
 def _add_refusals(recorded: pb.AskObject, refusals: Refusals) -> None:

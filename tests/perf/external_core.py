@@ -202,9 +202,10 @@ class Machine:
 
     def _placed(self, outputs: list[OutRecord]) -> int:
         count = 0
+        dead_letters, responses = self.topics.dead_letters, self.topics.responses  # (made anew each time)
         for output in outputs:
-            assert output.topic != self.topics.dead_letters, output
-            if output.topic == self.topics.responses:
+            assert output.topic != dead_letters, output
+            if output.topic == responses:
                 envelope = pb.ResponseEnvelope.FromString(output.value or b"")
                 if envelope.stream == pb.STREAM_ALLOCATION:
                     count += len(si.AllocationResponse.FromString(envelope.response).new)

@@ -9,7 +9,7 @@ from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.log import Log
 from muster_bus.metrics import Metric
 from muster_bus.settings import LogSettings, make_log
-from muster_bus.topics import Topics, event_id_of, parse_state_key, state_key
+from muster_bus.topics import Topics, event_id_of, parse_state_key, state_key, state_key_in
 from pydantic import ValidationError
 
 
@@ -35,6 +35,7 @@ def test_state_keys_come_back(rm_id: str, part: str) -> None:
     key = state_key(rm_id, "application", part, "7")
     assert parse_state_key(key) == (rm_id, "application", (part, "7"))
     assert key.count(b"/") == 3
+    assert state_key_in(rm_id, "ext", (part, rm_id), part) == state_key(rm_id, "ext", part, rm_id, part)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class Model(RuleBasedStateMachine):
         self.index = NodeIndex()
         self.nodes: dict[str, tuple[float, Node]] = {}
         self.number = 0
+        self.looks = True  # after each step; else nodes move, come and go several times before somebody searches
 
     def teardown(self) -> None:
         for name, size in self._sizes.items():
@@ -65,6 +66,10 @@ class Model(RuleBasedStateMachine):
     def new_type(self) -> None:
         self.types.number(f"type {len(self.types.names)}")
 
+    @rule(looks=st.booleans())
+    def look(self, looks: bool) -> None:
+        self.looks = looks
+
     @rule(data=st.data())
     def search(self, data: st.DataObject) -> None:
         wanted = data.draw(
@@ -80,10 +85,12 @@ class Model(RuleBasedStateMachine):
         fitting = [node for node in self._sorted() if node in few and fits(items, node.available)]
         assert self.index.first_of(few, items) is next(iter(fitting), None)
 
+    @precondition(lambda self: self.looks)
     @invariant()
     def promises_hold(self) -> None:
         """Of what a block knows a mask is exact; a union claims at least what is in it, and what is not known."""
         index, watched = self.index, self.index._watched
+        index._put_moved()
         for place, block in enumerate(index._blocks):
             claimed = watched.everything & ~block.known
             for node, mask in zip(block.nodes, block.masks, strict=True):
@@ -94,6 +101,7 @@ class Model(RuleBasedStateMachine):
             row = index._rows[place // node_index.ROW_BLOCKS]
             assert row | claimed == row
 
+    @precondition(lambda self: self.looks)
     @invariant()
     def agrees(self) -> None:
         assert [node.node_id for node in self.index] == [node.node_id for node in self._sorted()]

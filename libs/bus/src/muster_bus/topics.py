@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 Cleanup = Literal["delete", "compact", "compact,delete"]
@@ -153,6 +154,16 @@ def state_key(rm_id: str, kind: str, *parts: str) -> bytes:
     if "%" in key or key.count("/") > len(parts) + 1:  # (rarely; and every object of every transaction has a key)
         key = "/".join((_escape(rm_id), kind, *map(_escape, parts)))
     return key.encode()
+
+
+def state_key_in(rm_id: str, kind: str, group: tuple[str, ...], last: str) -> bytes:
+    """:func:`state_key` of the parts ``(*group, last)``; the group is that of many keys, as a partition is."""
+    return _beginning(rm_id, kind, group) + _escape(last).encode()
+
+
+@lru_cache(maxsize=1024)
+def _beginning(rm_id: str, kind: str, group: tuple[str, ...]) -> bytes:
+    return state_key(rm_id, kind, *group, "")
 
 
 def rm_state_key(rm_id: str) -> bytes:

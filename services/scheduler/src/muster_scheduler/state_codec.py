@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
-from muster_bus.topics import state_key
+from muster_bus.topics import state_key, state_key_in
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
 from muster_scheduler.core.commands import AskItem
-from muster_scheduler.core.external import ExternalChange, ExternalKind, OfferState, SourceState
+from muster_scheduler.core.external import ExternalKind, OfferState, SourceState
 from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_scheduler.core.gang import Gang
 from muster_scheduler.core.inquiries import Asked, Refusal, Refusals
@@ -32,6 +33,17 @@ from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, GangPhase, QueueState
 from muster_scheduler.external import codec
+from muster_scheduler.wire import (
+    NONE,
+    amounts_field,
+    bytes_field,
+    field,
+    kept_number,
+    kept_text,
+    number_field,
+    text_field,
+    texts_field,
+)
 
 # Of one ask's refused nodes recorded: thousands must not make its record large at each round. After a restart the
 # RM is asked about the others again.
@@ -45,6 +57,10 @@ SOURCE, EXTERNAL = "source", "ext"
 def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
     """The record's key."""
     match what:
+        case Node():
+            return state_key_in(rm_id, NODE, (partition,), what.node_id)
+        case ExternalEntry():
+            return state_key_in(rm_id, EXTERNAL, (partition, what.owner.source, what.kind), what.object_id)
         case Allocation():
             by = (what.source,) if what.source and what.app is None else ()
             return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key, *by)
@@ -57,12 +73,8 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
             # (One that was not let in may have the id of one that was.)
             kind = REJECTED if what.state is AppState.REJECTED else APP
             return state_key(rm_id, kind, partition, what.app_id)
-        case Node():
-            return state_key(rm_id, NODE, partition, what.node_id)
         case Queue():
             return state_key(rm_id, QUEUE, partition, what.path)
-        case ExternalEntry():
-            return state_key(rm_id, EXTERNAL, partition, what.source, what.kind, what.object_id)
         case SourceEntry():
             return state_key(rm_id, SOURCE, partition, what.source)
 
@@ -70,6 +82,10 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
 def encode(partition: str, what: Primary) -> bytes:
     """The record's value: the object's whole state."""
     match what:
+        case Node():
+            return _node(partition, what)
+        case ExternalEntry():
+            return _external(what)
         case Allocation():
             return _allocation(partition, what)
         case Ask():
@@ -78,12 +94,8 @@ def encode(partition: str, what: Primary) -> bytes:
             return _waitlist(partition, what)
         case Application():
             return _application(partition, what)
-        case Node():
-            return _node(partition, what)
         case Queue():
             return _queue(partition, what)
-        case ExternalEntry():
-            return _external(what)
         case SourceEntry():
             return _source(what)
 
@@ -159,46 +171,96 @@ def _quantities(values: Mapping[str, int] | None) -> pb.Quantities | None:
         return pb.Quantities(values={name: saturated(value) for name, value in values.items()})
 
 
-def _demand(partition: str, app_id: str, demand: Demand) -> pb.Demand:
-    return pb.Demand(
-        allocation_key=demand.key,
-        application_id=app_id,
-        partition=partition,
-        resource=_shape(demand.shape),
-        priority=demand.priority,
-        tags=demand.tags,
-        task_group=demand.task_group,
-        placeholder=demand.placeholder,
-        originator=demand.originator,
-        allow_preempt_self=demand.allow_preempt_self,
-        allow_preempt_other=demand.allow_preempt_other,
-        has_preemption_policy=demand.has_preemption_policy,
-        execution_timeout_ms=demand.execution_timeout_ms,
-        submission=demand.submission,
-        created_ns=demand.created_ns,
-        changed_ns=demand.changed_ns,
-    )
-
-
 def _shape(shape: Shape) -> pb.Quantities:
     return pb.Quantities(values=shape.quantities)
 
 
+# Asks and allocations come and go most of all.
+_ASK_DEMAND = field(pb.AskObject, "demand")
+_ALLOCATION_DEMAND, _ALLOCATION_NODE, _ALLOCATION_UUID, _ALLOCATED, _ALLOCATION_SOURCE = (
+    field(pb.AllocationObject, name) for name in ("demand", "node_id", "uuid", "allocated_ns", "source")
+)
+_DEMAND_KEY, _DEMAND_APP, _DEMAND_PARTITION, _DEMAND_RESOURCE, _DEMAND_PRIORITY, _DEMAND_TAGS = (
+    field(pb.Demand, name) for name in ("allocation_key", "application_id", "partition", "resource", "priority", "tags")
+)
+_DEMAND_SUBMISSION, _DEMAND_CREATED, _DEMAND_CHANGED = (
+    field(pb.Demand, name) for name in ("submission", "created_ns", "changed_ns")
+)
+
+
 def _allocation(partition: str, what: Allocation) -> bytes:
+    demand = what.demand
+    return (
+        bytes_field(_ALLOCATION_DEMAND, _demand(partition, what.app_id, demand))
+        + text_field(_ALLOCATION_NODE, what.node_id)
+        + text_field(_ALLOCATION_UUID, what.uuid)
+        + kept_number(_ALLOCATED, what.allocated_ns)
+        + _kinds_of_allocation(what.foreign, demand.previous_generation, what.ordinal)
+        + (_end_of(what) if what.told or what.told_ns or what.replaces is not None else NONE)
+        + kept_text(_ALLOCATION_SOURCE, what.source)
+    )
+
+
+@lru_cache(maxsize=256)
+def _kinds_of_allocation(foreign: bool, previous_generation: bool, ordinal: int) -> bytes:
     return pb.AllocationObject(
-        demand=_demand(partition, what.app_id, what.demand),
-        node_id=what.node_id,
-        uuid=what.uuid,
-        allocated_ns=what.allocated_ns,
-        foreign=what.foreign,
-        previous_generation=what.demand.previous_generation,
-        ordinal=what.ordinal,
+        foreign=foreign, previous_generation=previous_generation, ordinal=ordinal
+    ).SerializeToString(deterministic=True)
+
+
+def _end_of(what: Allocation) -> bytes:
+    """Of an allocation that was told to go, or took a placeholder's place."""
+    return pb.AllocationObject(
         preempted=None if what.preempted is None else _preempted(what.preempted),
         timed_out=what.timed_out,
         replaced_by=what.replaced_by,
         told_ns=what.told_ns,
         replaces=None if what.replaces is None else _replaced(what.replaces),
-        source=what.source,
+    ).SerializeToString(deterministic=True)
+
+
+def _demand(partition: str, app_id: str, demand: Demand) -> bytes:
+    return (
+        text_field(_DEMAND_KEY, demand.key)
+        + kept_text(_DEMAND_APP, app_id)
+        + kept_text(_DEMAND_PARTITION, partition)
+        + _amounts(_DEMAND_RESOURCE, demand.shape.quantities)
+        + number_field(_DEMAND_PRIORITY, demand.priority)
+        + texts_field(_DEMAND_TAGS, demand.tags)
+        + _kinds_of_demand(
+            demand.task_group,
+            demand.placeholder,
+            demand.originator,
+            demand.allow_preempt_self,
+            demand.allow_preempt_other,
+            demand.has_preemption_policy,
+            demand.execution_timeout_ms,
+        )
+        + number_field(_DEMAND_SUBMISSION, demand.submission)
+        + kept_number(_DEMAND_CREATED, demand.created_ns)
+        + kept_number(_DEMAND_CHANGED, demand.changed_ns)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _kinds_of_demand(
+    task_group: str,
+    placeholder: bool,
+    originator: bool,
+    allow_preempt_self: bool,
+    allow_preempt_other: bool,
+    has_preemption_policy: bool,
+    execution_timeout_ms: int,
+) -> bytes:
+    """What most demands of one application have in common."""
+    return pb.Demand(
+        task_group=task_group,
+        placeholder=placeholder,
+        originator=originator,
+        allow_preempt_self=allow_preempt_self,
+        allow_preempt_other=allow_preempt_other,
+        has_preemption_policy=has_preemption_policy,
+        execution_timeout_ms=execution_timeout_ms,
     ).SerializeToString(deterministic=True)
 
 
@@ -222,7 +284,6 @@ def _preempted(why: Preempted) -> pb.PreemptedObject:
 
 def _ask(partition: str, what: Ask) -> bytes:
     recorded = pb.AskObject(
-        demand=_demand(partition, what.app.app_id, what.demand),
         pending=what.pending,
         allocated=what.allocated,
         previous_generation=what.demand.previous_generation,
@@ -237,7 +298,8 @@ def _ask(partition: str, what: Ask) -> bytes:
         _add_refusals(recorded, what.refusals)
     if what.asked is not None:
         recorded.asked_node, recorded.asked_ns = what.asked.node_id, what.asked.since_ns
-    return recorded.SerializeToString(deterministic=True)
+    demand = bytes_field(_ASK_DEMAND, _demand(partition, what.app.app_id, what.demand))
+    return demand + recorded.SerializeToString(deterministic=True)
 
 
 def _add_refusals(recorded: pb.AskObject, refusals: Refusals) -> None:
@@ -334,27 +396,55 @@ def _gang(gang: Gang) -> pb.GangObject:
     )
 
 
+# Nodes and what sources say of them are written by hand: thousands change in a second (``wire.py``).
+_NODE_PARTITION, _NODE_ID, _NODE_SUBMISSION, _NODE_CREATED = (
+    field(pb.NodeObject, name) for name in ("partition", "node_id", "submission", "created_ns")
+)
+_NODE_SCHEDULABLE = number_field(field(pb.NodeObject, "schedulable"), 1)
+_NODE_ATTRIBUTES, _NODE_CAPACITY, _NODE_OCCUPIED, _NODE_REPORTED = (
+    field(pb.NodeObject, name) for name in ("attributes", "capacity", "occupied", "reported")
+)
+_REPORT_ATTRIBUTES, _REPORT_CAPACITY, _REPORT_OCCUPIED = (
+    field(pb.NodeReport, name) for name in ("attributes", "capacity", "occupied")
+)
+_REPORT_SCHEDULABLE = number_field(field(pb.NodeReport, "schedulable"), 1)
+_VALUES = field(pb.Quantities, "values")
+
+
+def _amounts(number: int, values: Mapping[str, int]) -> bytes:
+    """A field of Quantities."""
+    try:
+        return bytes_field(number, amounts_field(_VALUES, values))
+    except ValueError:  # a sum that no int64 holds
+        return bytes_field(number, amounts_field(_VALUES, {name: saturated(value) for name, value in values.items()}))
+
+
 def _node(partition: str, what: Node) -> bytes:
-    return pb.NodeObject(
-        partition=partition,
-        node_id=what.node_id,
-        attributes=what.attributes,
-        capacity=_quantities(what.named_capacity()),
-        occupied=_quantities(what.reported_occupied),
-        schedulable=what.schedulable,
-        submission=what.submission,
-        created_ns=what.created_ns,
-        sources=what.sources,
-        reported=None if what.reported is None else _report(what.reported),
-    ).SerializeToString(deterministic=True)
+    return (
+        kept_text(_NODE_PARTITION, partition)
+        + text_field(_NODE_ID, what.node_id)
+        + texts_field(_NODE_ATTRIBUTES, what.attributes)
+        + _amounts(_NODE_CAPACITY, what.named_capacity())
+        + _amounts(_NODE_OCCUPIED, what.reported_occupied)
+        + (_NODE_SCHEDULABLE if what.schedulable else NONE)
+        + number_field(_NODE_SUBMISSION, what.submission)
+        + kept_number(_NODE_CREATED, what.created_ns)
+        + (_node_sources(what.sources) if what.sources else NONE)
+        + (NONE if what.reported is None else bytes_field(_NODE_REPORTED, _report(what.reported)))
+    )
 
 
-def _report(said: NodeReport) -> pb.NodeReport:
-    return pb.NodeReport(
-        attributes=said.attributes,
-        capacity=_quantities(said.capacity),
-        occupied=_quantities(said.occupied),
-        schedulable=said.schedulable,
+@lru_cache(maxsize=256)
+def _node_sources(sources: tuple[str, ...]) -> bytes:
+    return pb.NodeObject(sources=sources).SerializeToString()
+
+
+def _report(said: NodeReport) -> bytes:
+    return (
+        texts_field(_REPORT_ATTRIBUTES, said.attributes)
+        + (NONE if said.capacity is None else _amounts(_REPORT_CAPACITY, said.capacity))
+        + _amounts(_REPORT_OCCUPIED, said.occupied)
+        + (_REPORT_SCHEDULABLE if said.schedulable else NONE)
     )
 
 
@@ -391,19 +481,34 @@ def _source(what: SourceEntry) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
+_EXTERNAL_SAID, _EXTERNAL_SINCE, _EXTERNAL_PROBLEM = (
+    field(pb.ExternalRecord, name) for name in ("said", "since_ns", "problem")
+)
+
+
 def _external(what: ExternalEntry) -> bytes:
-    return pb.ExternalRecord(
-        partition=what.partition,
-        source=what.source,
-        life=what.life,
-        said=codec.to_proto(ExternalChange(what.kind, what.object_id, what.said), stale=what.stale),
-        since_ns=what.since_ns,
-        problem=what.problem,
+    said = codec.to_wire(what.kind, what.object_id, what.said, stale=what.stale)
+    owner = what.owner
+    record = (
+        _external_head(owner.partition, owner.source, what.life)
+        + bytes_field(_EXTERNAL_SAID, said)
+        + kept_number(_EXTERNAL_SINCE, what.since_ns)
+        + text_field(_EXTERNAL_PROBLEM, what.problem)
+    )
+    if what.kind is not ExternalKind.OFFER:
+        return record
+    # (Fields with higher numbers come behind.)
+    return record + pb.ExternalRecord(
         offer_state=what.offer_state or "",
         idle_since_ns=what.idle_since_ns,
         deadline_ns=what.deadline_ns,
         withdrawn=what.withdrawn,
     ).SerializeToString(deterministic=True)
+
+
+@lru_cache(maxsize=256)
+def _external_head(partition: str, source: str, life: str) -> bytes:
+    return pb.ExternalRecord(partition=partition, source=source, life=life).SerializeToString(deterministic=True)
 
 
 # ---- back ----------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from muster_scheduler.core.external import (
 # Lives of a source that are over, as many as are remembered: what still comes of them is passed over.
 PAST_LIVES_MAX = 4
 
+# Those that are about another thing than their id says, and perhaps about another one each time.
+_REFER = (ExternalAllocation, ExternalOffer)
 _KIND_RANKS = {kind: rank for rank, kind in enumerate(ExternalKind)}
 
 
@@ -385,7 +387,7 @@ class ExternalBooks:
                 changed.append(Changed(entry, before, counts=False))
             return
         entry.life = owner.life
-        if isinstance(before, ExternalAllocation | ExternalOffer):  # (of the others the id says what they are about)
+        if isinstance(before, _REFER):  # (of the others the id says what they are about)
             books.unfile(entry)
             entry.said, entry.stale = change.what, False
             books.file(entry)

@@ -15,6 +15,7 @@ from muster_scheduler.core.objects import NodeReport
 
 RM = "the resource manager"
 RULE = "the smaller counts"
+_DRAINED = f"{RM} drains it"
 # Offers of these make a node be there: what is asked back may still be used up to its deadline.
 _BRINGING = (OfferState.OFFERED, OfferState.REVOKED)
 
@@ -46,9 +47,9 @@ class Merged(NamedTuple):
     :ivar disputed: the types of which those who name them say different amounts, in words; "": none.
     """
 
-    capacity: dict[str, int]
-    occupied: dict[str, int]
-    attributes: dict[str, str]
+    capacity: Mapping[str, int]
+    occupied: Mapping[str, int]
+    attributes: Mapping[str, str]
     closed: str
     sources: tuple[str, ...]
     disputed: str
@@ -56,9 +57,15 @@ class Merged(NamedTuple):
 
 def parts_of(on: OnNode) -> list[Part]:
     """What the sources say of a node, by source. (Of a node that is there, all of it counts.)"""
-    if len(on.nodes) == 1 and not on.offers and not on.allocations:  # most nodes, and often
+    if len(on.nodes) == 1 and not on.offers and not on.stale and on.allocations.keys() <= on.nodes.keys():
+        # Most nodes, and often. (An allocation that is not stale holds a node only as its source does.)
         ((source, entry),) = on.nodes.items()
         return [_part(source, entry, (), None)]
+    return all_parts_of(on)
+
+
+def all_parts_of(on: OnNode) -> list[Part]:
+    """:func:`parts_of` in general."""
     return [
         _part(source, on.nodes.get(source), on.offers.get(source, ()), _least_reliable(on, source))
         for source in sorted({**on.nodes, **on.offers, **on.allocations})
@@ -124,7 +131,22 @@ def _held(entry: ExternalEntry) -> str:
 
 
 def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
-    """What counts of a node that the RM and these sources speak of. ``report`` None: the RM says nothing."""
+    """What counts of a node that the RM and these sources speak of. ``report`` None: the RM says nothing.
+
+    Where one alone speaks, which is nearly everywhere, what it says is what counts; it is not copied.
+    """
+    if report is None and len(parts) == 1:
+        source, capacity, _, occupied, attributes, schedulable, held, _ = parts[0]
+        if capacity is not None:
+            return Merged(capacity, occupied, attributes, held if schedulable else _says_so(source), (source,), "")
+    if not parts and report is not None and report.capacity is not None:
+        closed = "" if report.schedulable else _DRAINED
+        return Merged(report.capacity, report.occupied, report.attributes, closed, (), "")
+    return merge_all(report, parts)
+
+
+def merge_all(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
+    """:func:`merge` in general."""
     speakers: list[tuple[str, Mapping[str, int], bool]] = []
     attributes: dict[str, str] = {}
     occupied: dict[str, int] = {}
@@ -135,7 +157,7 @@ def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
         attributes.update(report.attributes)
         occupied.update(report.occupied)
         if not report.schedulable:
-            closed = f"{RM} drains it"
+            closed = _DRAINED
     for part in parts:
         if part.capacity is not None:
             speakers.append((f"source {part.source}", part.capacity, part.whole))
@@ -144,12 +166,16 @@ def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
         for key, text in part.attributes.items():
             attributes.setdefault(key, text)
         if not closed:
-            closed = part.held if part.schedulable else f"source {part.source} says so"
+            closed = part.held if part.schedulable else _says_so(part.source)
     if len(speakers) == 1:
         capacity, disputed = dict(speakers[0][1]), ""
     else:
         capacity, disputed = _smallest(speakers)
     return Merged(capacity, occupied, attributes, closed, tuple(part.source for part in parts), disputed)
+
+
+def _says_so(source: str) -> str:
+    return f"source {source} says so"
 
 
 def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[dict[str, int], str]:

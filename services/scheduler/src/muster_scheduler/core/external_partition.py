@@ -101,8 +101,9 @@ class PartitionExternal:
         apps: dict[str, None] = {}
         gone: list[tuple[ExternalEntry, str]] = []
         allocations: dict[ExternalEntry, None] = {}
+        name = self.books.name
         for entry, before, counts in changes:
-            out.touch(entry, entry.partition)
+            out.touch(entry, name)
             if not counts:
                 continue
             if isinstance(entry, SourceEntry):
@@ -124,9 +125,11 @@ class PartitionExternal:
                 case ExternalApplication(app_id=app_id):
                     apps[app_id] = None
                 case ExternalAllocation(node_id=node_id, app_id=app_id):
-                    nodes[node_id] = None
+                    if not self._stays(node_id, entry):
+                        nodes[node_id] = None
                     if isinstance(before, ExternalAllocation):
-                        nodes[before.node_id] = None
+                        if before.node_id != node_id and not self._stays(before.node_id, entry):
+                            nodes[before.node_id] = None
                         if entry.gone or before.app_id != app_id:
                             gone.append((entry, before.app_id))
                     if not entry.gone:
@@ -229,6 +232,16 @@ class PartitionExternal:
             for allocations in on.allocations.values():
                 for entry in allocations:
                     self.set_problem(entry, missing, out)
+
+    def _stays(self, node_id: str, entry: ExternalEntry) -> bool:
+        """Whether a node is the same with another allocation of a source that speaks of the node itself: nothing kept
+        it from what is new before, and no allocation that is stale does so now."""
+        node, on = self._partition.nodes.get(node_id), self.books.nodes.get(node_id)
+        if node is None or not node.schedulable or on is None or on.stale or on.offers:
+            return False
+        source = entry.owner.source
+        own = on.nodes.get(source)
+        return own is not None and not own.problem and source in node.sources
 
     def _settle_node(self, node_id: str, out: Outcome, now_ns: int) -> None:
         lives = self._partition.node_lives

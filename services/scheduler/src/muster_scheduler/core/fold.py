@@ -185,8 +185,7 @@ def fold_node(
         node.submission, node.created_ns = submission, created_ns
         partition.node_books.add_node(node, capacity, occupied)
     else:
-        partition.node_books.set_node_capacity(node, capacity)
-        partition.node_books.set_node_occupied(node, occupied)
+        partition.node_books.set_node(node, capacity, occupied)
         partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
     node.sources, node.reported = sources, reported
     node.published = True

@@ -50,32 +50,45 @@ class NodeBooks:
         self.list_node(node)
         partition.waiting.node_came(node)
 
-    def set_node_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
-        """Replaces a node's capacity; below what is allocated, the node is over-committed until releases mend it."""
+    def set_node(self, node: Node, capacity: Mapping[str, int], occupied: Mapping[str, int]) -> tuple[bool, bool]:
+        """Replaces what a node has, and what others hold of it as the RM and sources say; which of both is another.
+
+        With less than what is allocated the node is over-committed until releases mend it. Sources say so thousands of
+        times in a second: what is as before costs a comparison, and the node moves in the search once for both.
+        """
         partition = self._partition
-        number = partition.types.number
-        items = {number(name): value for name, value in capacity.items()}
+        resized = self._resize(node, capacity)
+        if resized:
+            partition.capacity_moved = True
+            partition.capacity_version += 1
+        used = occupied != node.reported_occupied
+        if used:
+            subtract(node.occupied, partition.types.items(node.reported_occupied))
+            add(node.occupied, partition.types.items(occupied))
+            node.reported_occupied = dict(occupied)
+        if resized or used:
+            self.node_moved(node)
+        return resized, used
+
+    def _resize(self, node: Node, capacity: Mapping[str, int]) -> bool:
+        partition = self._partition
         if partition.types.pooled:
+            if node.named_capacity() == {name: value for name, value in capacity.items() if value}:
+                return False
             self._count(node, -1)
             self._set_capacity(node, capacity)
-        else:  # (what changed of it: sources say so thousands of times in a second)
-            vector, total = node.capacity, partition.capacity
-            for index, old in enumerate(vector):
-                new = items.get(index, 0)
-                if new != old:
-                    vector[index] = new
-                    total[index] += new - old
-        partition.capacity_moved = True
-        partition.capacity_version += 1
-        self.node_moved(node)
-
-    def set_node_occupied(self, node: Node, occupied: Mapping[str, int]) -> None:
-        """Replaces what others hold of a node, as the RM reports it."""
-        partition = self._partition
-        subtract(node.occupied, partition.types.items(node.reported_occupied))
-        add(node.occupied, partition.types.items(occupied))
-        node.reported_occupied = dict(occupied)
-        self.node_moved(node)
+            return True
+        items = partition.types.items(capacity)
+        vector, total = node.capacity, partition.capacity
+        wanted = [0] * len(vector)
+        for number, value in items:
+            wanted[number] = value
+        if wanted == vector:
+            return False
+        for number, value in enumerate(wanted):
+            total[number] += value - vector[number]
+        vector[:] = wanted
+        return True
 
     def set_node_state(self, node: Node, attributes: Mapping[str, str], *, schedulable: bool) -> None:
         """Lets new allocations on the node, or no more: it drains, or its attributes say that it is not ready."""
@@ -107,7 +120,7 @@ class NodeBooks:
         """The event of what others hold of a node, when that changed."""
         partition = self._partition
         node = partition.nodes.get(node_id)
-        if node is not None:
+        if node is not None and out.tracking:
             absolute = partition.types.quantities(node.occupied)
             out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
 
@@ -182,7 +195,7 @@ class NodeBooks:
         if node.lent:
             partition.offers.moved[node.node_id] = None
         if node.index_key is not None:
-            partition.index.move(node, self.score(node))
+            partition.index.move(node, ordering.node_score(node, self._weights, binpacking=self._binpacking))
         if partition.searching:
             partition.figures.changed(node)
             partition.waiting.node_gained(node)
@@ -194,14 +207,15 @@ class NodeBooks:
         if node.lent:
             partition.offers.moved[node.node_id] = None
         if node.index_key is not None:
-            partition.index.move(node, self.score(node))
+            partition.index.move(node, ordering.node_score(node, self._weights, binpacking=self._binpacking))
         if partition.searching:
             partition.figures.changed(node)
 
     def _measure(self, node: Node) -> None:
-        available, capacity, allocated, occupied = node.available, node.capacity, node.allocated, node.occupied
-        for number in range(len(available)):
-            available[number] = capacity[number] - allocated[number] - occupied[number]
+        node.available[:] = [
+            has - allocated - occupied
+            for has, allocated, occupied in zip(node.capacity, node.allocated, node.occupied, strict=True)
+        ]
 
     def _set_capacity(self, node: Node, capacity: Mapping[str, int]) -> None:
         self._set_vector(node.capacity, capacity)

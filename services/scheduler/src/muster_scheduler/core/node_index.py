@@ -22,6 +22,9 @@ first, then costs the whole cluster each time. Here a search skips them:
 
 So clusters where the first nodes have room (fair) hardly pay for masks, and full ones are not walked through each time.
 What is found is always exactly the first node in order that fits; what is watched is a matter of speed alone.
+
+Nodes that moved are put into their new places by the next search: where other managers say thousands of times in a
+second what is used on their nodes, and nothing is asked for, nothing is sorted.
 """
 
 from __future__ import annotations
@@ -152,7 +155,7 @@ class NodeIndex:
     :ivar version: grows with each change: a search that failed fails again while the version is the same.
     """
 
-    __slots__ = ("_blocks", "_lows", "_rows", "_unions", "_vain", "_watched", "count", "version")
+    __slots__ = ("_blocks", "_lows", "_moved", "_rows", "_unions", "_vain", "_watched", "count", "version")
 
     def __init__(self) -> None:
         self._lows: list[NodeKey] = [_LOWEST]
@@ -160,11 +163,13 @@ class NodeIndex:
         self._unions: list[int] = [0]  # of each block's masks, or more
         self._rows: list[int] = [0]  # of ROW_BLOCKS consecutive unions, or more
         self._watched = _Watched()
+        self._moved: dict[Node, NodeKey] = {}  # with the keys by which they are in their blocks still
         self._vain = 0  # nodes that searches for shapes that are not watched passed by, since the last was watched
         self.count = 0
         self.version = 0
 
     def __iter__(self) -> Iterator[Node]:
+        self._put_moved()
         for block in self._blocks:
             yield from block.nodes
 
@@ -186,6 +191,7 @@ class NodeIndex:
         assert key is not None, f"node {node.node_id} is not in the index"
         self.version += 1
         self.count -= 1
+        key = self._moved.pop(node, key)
         node.index_key = None
         place = bisect_right(self._lows, key) - 1
         self._take_out(place, key)
@@ -196,15 +202,36 @@ class NodeIndex:
         old = node.index_key
         assert old is not None, f"node {node.node_id} is not in the index"
         self.version += 1
-        node.index_key = key = (score, node.node_id)
+        self._moved.setdefault(node, old)
+        node.index_key = (score, node.node_id)
+
+    def _put_moved(self) -> None:
+        """Puts the nodes that moved where they belong."""
+        if self._moved:
+            for node, old in self._moved.items():
+                assert node.index_key is not None
+                self._put(node, old, node.index_key)
+            self._moved.clear()
+
+    def _put(self, node: Node, old: NodeKey, key: NodeKey) -> None:
         lows = self._lows
         place = bisect_right(lows, old) - 1
-        self._take_out(place, old)
-        if lows[place] <= key and (place + 1 == len(lows) or key < lows[place + 1]):
-            self._insert(place, key, node)
+        block = self._blocks[place]
+        keys = block.keys
+        spot = bisect_left(keys, old)
+        within = lows[place] <= key and (place + 1 == len(lows) or key < lows[place + 1])
+        if within and (not spot or keys[spot - 1] < key) and (spot + 1 == len(keys) or key < keys[spot + 1]):
+            # Between the same neighbours, as with the same score: nothing is shifted.
+            keys[spot] = key
+            block.masks[spot] = mask = self._watched.mask(node.available)
+            self._unions[place] |= mask
+            self._rows[place // ROW_BLOCKS] |= mask
             return
-        self._mend(place)
-        self._insert(bisect_right(lows, key) - 1, key, node)
+        del keys[spot], block.nodes[spot], block.masks[spot]
+        if not within:
+            self._mend(place)
+            place = bisect_right(lows, key) - 1
+        self._insert(place, key, node)
 
     def _insert(self, place: int, key: NodeKey, node: Node) -> None:
         block = self._blocks[place]
@@ -263,6 +290,7 @@ class NodeIndex:
 
     def first_fit(self, items: Items) -> Node | None:
         """The first node in order that has room for all items."""
+        self._put_moved()
         bit = self._watched.bits.get(items)
         return self._search(items) if bit is None else self._search_watched(items, bit)
 
@@ -276,6 +304,7 @@ class NodeIndex:
 
     def fitting(self, items: Items, but: Collection[str], count: int) -> list[Node]:
         """The first so many nodes in order that have room for all items, without those with these ids."""
+        self._put_moved()
         found: list[Node] = []
         needed = self._watched.within(items)
         for block, union in zip(self._blocks, self._unions, strict=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 from muster_scheduler.core.commands import Termination
@@ -93,6 +94,12 @@ class Event(NamedTuple):
     resource: Quantities = None
     message: str = ""
     now_ns: int = 0
+
+
+# As Event(…), without its Python function.
+_event: Callable[[tuple[EventType, Change, Detail, str, str, Quantities, str, int]], Event] = partial(
+    tuple.__new__, Event
+)
 
 
 class NewAllocation(NamedTuple):
@@ -312,7 +319,7 @@ class Outcome:
     ) -> None:
         """An event of something that changed, unless nobody wants any."""
         if self.tracking:
-            self.events.append(Event(about, change, detail, object_id, reference_id, resource, message, now_ns))
+            self.events.append(_event((about, change, detail, object_id, reference_id, resource, message, now_ns)))
 
     def tell_people(self, key: str, app_id: str, resource: Quantities, message: str, now_ns: int) -> None:
         """An event about an ask or its allocation that changes nothing, for people (seed 002, "SHIM events")."""

@@ -101,7 +101,9 @@ class Types:
 
     def reserve(self, names: Iterable[str]) -> None:
         """Numbers all of the names, or none of them. Raises TooManyTypes."""
-        new = [*dict.fromkeys(name for name in names if name not in self.numbers)]
+        new = [*dict.fromkeys([name for name in names if name not in self.numbers])]
+        if not new:
+            return
         room = max(TYPES_MAX - len(self.names), 0)
         if self.bounded and len(new) > room:
             raise TooManyTypes(
@@ -135,6 +137,9 @@ class Types:
 
     def items(self, quantities: Mapping[str, int]) -> list[tuple[int, int]]:
         """(number, quantity) of each, zeros included."""
+        known = self.numbers
+        if quantities.keys() <= known.keys():  # as nearly always
+            return [(known[name], value) for name, value in quantities.items()]
         return [(self.number(name), value) for name, value in quantities.items()]
 
     def quantities(self, vector: Vector) -> dict[str, int]:

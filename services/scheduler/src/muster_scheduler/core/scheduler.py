@@ -450,7 +450,7 @@ class SchedulerCore:
     def _refresh_node(self, partition: Partition, node: Node, item: NodeItem, out: Outcome, now_ns: int) -> str:
         if problem := _ready_problem(item):
             return problem
-        report = partition.node_lives.report_of(node)
+        report = partition.node_lives.report_of(node, item.capacity)
         assert report is not None, f"{node} is not the RM's"
         said = NodeReport(
             _attributes_after(report.attributes, item.attributes),

@@ -18,6 +18,7 @@ from muster_scheduler.core.external import (
     ExternalChange,
     ExternalKind,
     ExternalNode,
+    ExternalObject,
     ExternalOffer,
     ExternalPool,
     ExternalQueue,
@@ -101,26 +102,48 @@ def problem_of(change: ExternalChange) -> str:
     kind, what = change.kind, change.what
     if not isinstance(kind, ExternalKind):
         return f"kind: {shown(kind)}, expected one of {', '.join(ExternalKind)}"
-    limit = QUEUE_CHARACTERS_MAX if kind is ExternalKind.QUEUE else NAME_CHARACTERS_MAX
-    if problem := name_problem(change.object_id, "id", limit):
+    if problem := _id_problem(change):
         return problem
     if what is None:
         return ""
-    if change.stale and kind is not ExternalKind.ALLOCATION:
-        return f"stale: true beside an object of kind {kind}, expected one or the other"
     if kind_of(what) is not kind:
         return f"kind: {kind}, with an object of kind {kind_of(what)}"
     if id_of(what) != change.object_id:
         return f"id: {shown(change.object_id)}, with an object that says {shown(id_of(what))}"
+    return _content_problem(what) or _flags_problem(what)
+
+
+def problem_of_read(change: ExternalChange) -> str:
+    """:func:`problem_of` for a change that was read from its message: kind and id are the object's, flags are flags."""
+    return _id_problem(change) or ("" if change.what is None else _content_problem(change.what))
+
+
+def _id_problem(change: ExternalChange) -> str:
+    limit = QUEUE_CHARACTERS_MAX if change.kind is ExternalKind.QUEUE else NAME_CHARACTERS_MAX
+    if problem := name_problem(change.object_id, "id", limit):
+        return problem
+    if change.stale and change.what is not None and change.kind is not ExternalKind.ALLOCATION:
+        return f"stale: true beside an object of kind {change.kind}, expected one or the other"
+    return ""
+
+
+def _flags_problem(what: ExternalObject) -> str:
+    if not isinstance(what, ExternalNode):
+        return ""
+    return (
+        _flag_problem(what.schedulable, "schedulable")
+        or _flag_problem(what.whole, "whole")
+        or _flag_problem(what.brings, "brings")
+    )
+
+
+def _content_problem(what: ExternalObject) -> str:
     match what:
         case ExternalNode():
             return (
                 ("" if what.capacity is None else _quantities_problem(what.capacity, "capacity"))
                 or _quantities_problem(what.occupied, "occupied")
                 or _texts_problem(what.attributes, "attributes")
-                or _flag_problem(what.schedulable, "schedulable")
-                or _flag_problem(what.whole, "whole")
-                or _flag_problem(what.brings, "brings")
             )
         case ExternalAllocation():
             return (
@@ -155,7 +178,7 @@ def problem_of(change: ExternalChange) -> str:
 
 
 def _quantities_problem(quantities: object, path: str) -> str:
-    if not isinstance(quantities, Mapping):
+    if type(quantities) is not dict and not isinstance(quantities, Mapping):
         return f"{path}: {shown(quantities)}, expected amounts by type"
     if len(quantities) > TYPES_MAX:
         return f"{path}: {len(quantities)} types, expected at most {TYPES_MAX}"
@@ -177,7 +200,7 @@ def _amount_problem(value: object, path: str, most: int, *, least: int = 0) -> s
 
 
 def _flag_problem(value: object, path: str) -> str:
-    return "" if isinstance(value, bool) else f"{path}: {shown(value)}, expected true or false"
+    return "" if value is True or value is False else f"{path}: {shown(value)}, expected true or false"
 
 
 def _groups_problem(groups: object) -> str:
@@ -189,7 +212,7 @@ def _groups_problem(groups: object) -> str:
 
 
 def _texts_problem(texts: object, path: str) -> str:
-    if not isinstance(texts, Mapping):
+    if type(texts) is not dict and not isinstance(texts, Mapping):
         return f"{path}: {shown(texts)}, expected texts by name"
     if len(texts) > TAGS_MAX:
         return f"{path}: {len(texts)} entries, expected at most {TAGS_MAX}"

@@ -13,58 +13,42 @@ from muster_proto.si.v1 import si_pb2 as si
 
 from muster_scheduler.core.outcome import Change, Detail, Event, EventType
 from muster_scheduler.core.resources import Shape, saturated
+from muster_scheduler.wire import NONE, bytes_field, field, number_field, text_field
 
 # Of a message that the RM is told or an event carries, as the real core cuts it (core-features §2.18).
 MESSAGE_CHARACTERS_MAX = 1024
-_NONE = b""
-
-
-def _varint(value: int) -> bytes:
-    value &= 0xFFFFFFFFFFFFFFFF  # (a negative int64 has ten bytes)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value) if value else _NONE
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
 
 
 def _field(name: str) -> int:
-    return si.EventRecord.DESCRIPTOR.fields_by_name[name].number
+    return field(si.EventRecord, name)
 
 
 _OBJECT, _MESSAGE, _REFERENCE, _RESOURCE = map(_field, ("objectID", "message", "referenceID", "resource"))
 _TYPE, _TIMESTAMP = _field("type"), _field("timestampNano")
 _CHANGE_TYPE, _DETAIL = _field("eventChangeType"), _field("eventChangeDetail")
+_RESOURCES, _QUANTITY = field(si.Resource, "resources"), field(si.Quantity, "value")
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2  # of any map's entry
 # By number, not by member: a list is found by its index faster than a member by its hash.
-_TYPES = [_number(_TYPE, number) for number in range(max(EventType) + 1)]
+_TYPES = [number_field(_TYPE, number) for number in range(max(EventType) + 1)]
 _CHANGES = [
-    [_number(_CHANGE_TYPE, change) + _number(_DETAIL, number) for number in range(max(Detail) + 1)]
+    [number_field(_CHANGE_TYPE, change) + number_field(_DETAIL, number) for number in range(max(Detail) + 1)]
     for change in range(max(Change) + 1)
 ]
 
 
 @lru_cache(maxsize=1 << 12)
 def _object(text: str) -> bytes:
-    return _bytes(_OBJECT, text.encode()) if text else _NONE
+    return bytes_field(_OBJECT, text.encode()) if text else NONE
 
 
 @lru_cache(maxsize=1 << 12)
 def _reference(text: str) -> bytes:
-    return _bytes(_REFERENCE, text.encode()) if text else _NONE
+    return bytes_field(_REFERENCE, text.encode()) if text else NONE
 
 
 @lru_cache(maxsize=8)
 def _timestamp(now_ns: int) -> bytes:
-    return _number(_TIMESTAMP, now_ns)
+    return number_field(_TIMESTAMP, now_ns)
 
 
 def resource_of(quantities: Mapping[str, int]) -> si.Resource:
@@ -76,25 +60,42 @@ def shape_wire(shape: Shape) -> tuple[si.Resource, bytes]:
     """What a shape wants: as a message (not to be changed), and as an event's field."""
     if shape.wire is None:
         resource = resource_of(shape.quantities)
-        shape.wire = (resource, _bytes(_RESOURCE, resource.SerializeToString(deterministic=True)))
+        shape.wire = (resource, bytes_field(_RESOURCE, resource.SerializeToString(deterministic=True)))
     wire: tuple[si.Resource, bytes] = shape.wire
     return wire
+
+
+def _resource(quantities: Mapping[str, int]) -> bytes:
+    """:func:`resource_of`, written; what a node has and what is used there is told for each change of a source."""
+    return _quantities(tuple(quantities.items()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _quantities(amounts: tuple[tuple[str, int], ...]) -> bytes:
+    return NONE.join([_quantity(name, value) for name, value in sorted(amounts)])
+
+
+@lru_cache(maxsize=1 << 14)
+def _quantity(name: str, value: int) -> bytes:
+    """An entry of Resource.resources."""
+    quantity = bytes_field(_ENTRY_VALUE, number_field(_QUANTITY, saturated(value)))
+    return bytes_field(_RESOURCES, bytes_field(_ENTRY_KEY, name.encode()) + quantity)
 
 
 def encode_event(event: Event) -> bytes:
     """The event as si.v1.EventRecord, fields in the order of their numbers."""
     about, change, detail, object_id, reference_id, resource, message, now_ns = event
     if resource is None:
-        what = _NONE
+        what = NONE
     elif type(resource) is Shape:
         what = shape_wire(resource)[1]
     else:
         assert not isinstance(resource, Shape)
-        what = _bytes(_RESOURCE, resource_of(resource).SerializeToString(deterministic=True))
-    said = _bytes(_MESSAGE, message[:MESSAGE_CHARACTERS_MAX].encode()) if message else _NONE
+        what = bytes_field(_RESOURCE, _resource(resource))
+    said = bytes_field(_MESSAGE, message[:MESSAGE_CHARACTERS_MAX].encode()) if message else NONE
     return (
         _TYPES[about]
-        + _object(object_id)
+        + (text_field(_OBJECT, object_id) if about is EventType.NODE else _object(object_id))
         + said
         + _timestamp(now_ns)
         + _CHANGES[change][detail]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from muster_cli import logs
+from muster_service import logs
 
 
 class Terminal(io.StringIO):

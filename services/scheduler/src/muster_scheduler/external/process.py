@@ -25,14 +25,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict
-from functools import partial
 
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogError, LogUnavailable
-from muster_bus.log import Log, LogReader, LogWriter, OutRecord
+from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics, state_key
 from muster_service import logs
 
@@ -42,21 +41,16 @@ from muster_scheduler.external.checks import plain
 from muster_scheduler.external.codec import SourceNote, encode
 from muster_scheduler.external.errors import NotSynced, SettingsWrong
 from muster_scheduler.external.gate import Gate, life_again
+from muster_scheduler.external.log_end import LogEnd
 from muster_scheduler.external.pipe import (
-    Answer,
     Append,
     Ask,
     Begin,
     Channel,
     Ended,
-    Failure,
-    Message,
-    ReadRecord,
     Sampled,
-    Settled,
     Stop,
     Told,
-    failure_of,
 )
 from muster_scheduler.external.samples import ChildSamples
 from muster_scheduler.external.service import ExternalService
@@ -75,9 +69,6 @@ _WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
 # One that held for so long was good: the next failure is the first one of a new row.
 _SETTLED_S = 60.0
 _LAST_RECORDS_S = 5.0
-# Readers of states: how long one waits for an offer, and lets others gather before it looks at them.
-_READ_S, _GATHER_S = 0.25, 0.02
-_READ_RECORDS_MAX = 10_000
 # Its settings: what it needs of them comes by the pipe.
 _HIDDEN_VARIABLES = "MUSTER_"
 
@@ -340,14 +331,8 @@ class _Child:
         clock: Clock,
     ) -> None:
         self._process, self._channel = process, channel
-        self._writer, self._log, self._offers, self._clock = writer, bus, offers, clock
+        self._log_end = LogEnd(channel, writer, bus, offers, clock, self._cannot_be_served)
         self._why = ""
-        self._appends: asyncio.Queue[Append] = asyncio.Queue()
-        self._under_way: set[asyncio.Future[int]] = set()
-        self._durable: list[tuple[int, int]] = []
-        self._refused: list[tuple[int, Failure]] = []
-        self._readers: dict[int, LogReader] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._heard = 0
 
     @classmethod
@@ -390,21 +375,26 @@ class _Child:
 
     async def listen(self, take: Callable[[Told | Sampled | Ended], None], silent_max_s: int) -> str:
         """Does what it asks, until it is gone and all that it sent is on the log; says how it ended."""
-        self._spawn(self._append_all(), "appends")
-        self._spawn(self._watch(silent_max_s), "watch")
-        # 1. as long as it lives
+        watch = asyncio.create_task(self._watch(silent_max_s), name="external-process-watch")
         try:
+            # 1. as long as it lives
             while (message := await self._channel.receive()) is not None:
                 self._heard += 1
-                self._do(message, take)
+                match message:
+                    case Append() | Ask():
+                        self._log_end.take(message)
+                    case Told() | Sampled() | Ended():
+                        take(message)
+                    case _:
+                        raise ValueError(f"a {type(message).__name__}")
         except ValueError as error:  # (msgspec's too)
             self.kill(f"said what cannot be read: {error}")
+        finally:
+            watch.cancel()
         # 2. what it left behind
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_RECORDS_S):
-                await self._appends.join()
-                if self._under_way:
-                    await asyncio.wait(set(self._under_way))
+                await self._log_end.settled()
         # 3. how it ended
         try:
             async with asyncio.timeout(1.0):
@@ -416,39 +406,14 @@ class _Child:
 
     async def end(self) -> None:
         """Leaves nothing behind."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._channel.close()
         self.kill("was ended")
+        await self._log_end.close()
+        self._channel.close()
         await self._process.wait()
-        for reader in self._readers.values():
-            with contextlib.suppress(LogError):
-                await reader.close()
 
-    def _spawn(self, work: Awaitable[None], name: str) -> None:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        task.set_name(f"external-process-{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the informers' process cannot be served", exc_info=error)
-            self.kill(f"could not be served: {type(error).__name__}")
-
-    def _do(self, message: Message, take: Callable[[Told | Sampled | Ended], None]) -> None:
-        match message:
-            case Append():
-                self._appends.put_nowait(message)  # (bounded by what the child has unsettled)
-            case Ask():
-                self._spawn(self._answer(message), "reader")
-            case Told() | Sampled() | Ended():
-                take(message)
-            case _:
-                raise ValueError(f"a {type(message).__name__}")
+    def _cannot_be_served(self, error: BaseException) -> None:
+        log.error("the informers' process cannot be served", exc_info=error)
+        self.kill(f"could not be served: {type(error).__name__}")
 
     async def _watch(self, silent_max_s: int) -> None:
         """Ends a child that says nothing: its sources are not heard, and nobody would know."""
@@ -460,89 +425,6 @@ class _Child:
                 heard, silent_s, allowed_s = self._heard, 0, silent_max_s
             silent_s += 1
         self.kill(f"said nothing for {silent_s} s")
-
-    # ---- what it appends ---------------------------------------------------------------------------------------------
-
-    async def _append_all(self) -> None:
-        while True:
-            append = await self._appends.get()
-            for new in append.records:
-                record = OutRecord(new.topic, new.partition, new.key, new.value, new.headers)
-                try:
-                    await self._writer.ready()
-                    done = asyncio.ensure_future(self._writer.append(record))
-                except LogError as error:
-                    self._settle(new.number, failure_of(error))
-                    continue
-                self._under_way.add(done)
-                done.add_done_callback(partial(self._appended, new.number))
-            self._appends.task_done()
-
-    def _appended(self, number: int, done: asyncio.Future[int]) -> None:
-        self._under_way.discard(done)
-        if done.cancelled():
-            self._settle(number, failure_of(LogUnavailable("it was cancelled")))
-        elif (error := done.exception()) is not None:
-            self._settle(number, failure_of(error))
-        else:
-            self._settle(number, done.result())
-
-    def _settle(self, number: int, what: int | Failure) -> None:
-        if not self._durable and not self._refused:
-            asyncio.get_running_loop().call_soon(self._tell_settled)
-        if isinstance(what, Failure):
-            self._refused.append((number, what))
-        else:
-            self._durable.append((number, what))
-
-    def _tell_settled(self) -> None:
-        durable, refused = tuple(self._durable), tuple(self._refused)
-        self._durable, self._refused = [], []
-        self._channel.send(Settled(durable, refused))
-
-    # ---- what it reads -----------------------------------------------------------------------------------------------
-
-    async def _answer(self, ask: Ask) -> None:
-        try:
-            answer = await self._asked(ask)
-        except LogError as error:
-            answer = Answer(ask.number, failure=failure_of(error))
-        self._channel.send(answer)
-
-    async def _asked(self, ask: Ask) -> Answer:
-        if ask.what == "open":
-            reader = self._readers[ask.reader] = await self._log.reader(ask.topic, ask.partition, ask.offset)
-            return Answer(ask.number, reader.position)
-        if ask.what == "close":
-            if (closed := self._readers.pop(ask.reader, None)) is not None:
-                await closed.close()
-            return Answer(ask.number)
-        reader = self._readers[ask.reader]
-        if ask.what == "first":
-            return Answer(ask.number, await reader.first_offset())
-        if ask.what == "end":
-            return Answer(ask.number, await reader.end_offset())
-        return await self._read(ask, reader)
-
-    async def _read(self, ask: Ask, reader: LogReader) -> Answer:
-        """The next offers; what else is on the topic is none of the informers' business."""
-        if ask.offset is not None and ask.offset != reader.position:
-            reader.seek(ask.offset)
-        found: list[ReadRecord] = []
-        looked_at, until_s = 0, self._clock.monotonic() + min(ask.timeout_s, _READ_S)
-        while not found and looked_at < _READ_RECORDS_MAX and (left_s := until_s - self._clock.monotonic()) > 0:
-            records = await reader.read(ask.records_max, left_s)
-            looked_at += len(records)
-            found = [
-                ReadRecord(each.offset, each.timestamp_ms, each.key, each.value)
-                for each in records
-                if each.key is not None and each.key.startswith(self._offers)
-            ]
-            if 0 < len(records) < ask.records_max:
-                await asyncio.sleep(_GATHER_S)
-            else:
-                await asyncio.sleep(0)
-        return Answer(ask.number, reader.position, tuple(found))
 
 
 def _fail(future: asyncio.Future[None], error: Exception) -> None:

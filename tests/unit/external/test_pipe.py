@@ -210,7 +210,8 @@ async def test_while_nothing_is_settled_only_so_much_is_under_way() -> None:
         appended.append(writer.append(record(len(appended), 100)))
     assert 5 <= len(appended) <= 10
     # As soon as the first one is settled there is room again.
-    assert isinstance(first := await here.receive(), Append)
+    first = await here.receive()
+    assert isinstance(first, Append)
     writer.settle(Settled(((first.records[0].number, 7),)))
     await waits
     assert await appended[0] == 7

@@ -64,7 +64,7 @@ STOP_TIMEOUT_S = 11.0
 # Of the time until the child has begun: its modules are read, on a machine that may be busy.
 BEGIN_TIMEOUT_S = 60.0
 # A child that lives is heard every second.
-SILENT_MAX_S = 15
+SILENT_MAX_S = 30
 _WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
 # One that held for so long was good: the next failure is the first one of a new row.
 _SETTLED_S = 60.0

@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 # What may be under way to the log; then ``ready`` waits.
 UNSETTLED_BYTES_MAX = 8 << 20
 _FRAME_BYTES = 1 << 20
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 2.0
 _TELL_S, _SAMPLE_S = 0.1, 1.0
 # Of the time, looking whether there is something to tell takes at most one part in so many.
 _TELL_SHARE = 10

@@ -59,8 +59,8 @@ from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 
-# Longer than the child's own time-outs (tasks, writer).
-STOP_TIMEOUT_S = 11.0
+# Longer than the child's own time-outs (tasks, writer), shorter than what the process allows a service.
+STOP_TIMEOUT_S = 8.0
 # Of the time until the child has begun: its modules are read, on a machine that may be busy.
 BEGIN_TIMEOUT_S = 60.0
 # A child that lives is heard every second.

@@ -116,6 +116,7 @@ async def test_what_they_say_is_on_the_log_and_no_secret_is_where_others_look(
     monkeypatch.setenv("MUSTER_SCHEDULER__EXTERNAL__INFORMERS", json.dumps({"x": {"url": SECRET}}))
     away = {"kind": "http", "rm": "other", "required": False, "url": f"http://127.0.0.1:9/?token={SECRET}"}
     rig = Rig(tmp_path, {"vms": file_table(), "away": away}, sync_timeout_s=1.0)
+    of_this_process = sample("muster_external_objects", source="vms", kind="node")
     async with rig.running() as process:
         await until(lambda: process.synced)
         found = await rig.said()
@@ -133,7 +134,7 @@ async def test_what_they_say_is_on_the_log_and_no_secret_is_where_others_look(
         assert sample("muster_external_state", source="vms") == 1
         pid = process.pid
     assert not is_there(pid)
-    assert sample("muster_external_objects", source="vms", kind="node") is None
+    assert sample("muster_external_objects", source="vms", kind="node") == of_this_process
 
 
 async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp_path: Path) -> None:

@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
+from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_scheduler import state_codec
+from muster_scheduler.core.external import ExternalKind, ExternalOffer, OfferState
+from muster_scheduler.core.external_books import ExternalEntry, SourceEntry
 from muster_scheduler.external.errors import NotSynced
 from muster_scheduler.external.gate import life_again
 from muster_scheduler.external.process import ExternalProcess
@@ -27,6 +31,7 @@ from prometheus_client import REGISTRY
 WITHIN_S = 30.0
 TOPICS = Topics(partitions=1)
 SECRET = "s3cret-of-nobody"
+OFFER = ExternalOffer("o1", "h1", {})
 HOSTS = [{"kind": "node", "id": "h1", "capacity": {"vcore": 4000}}]
 
 
@@ -194,6 +199,56 @@ async def test_stopped_while_it_begins_it_ends(tmp_path: Path) -> None:
         await until(lambda: process.pid != 0)
         pid = process.pid
     assert not is_there(pid)
+
+
+LENDER = """
+import asyncio, os, pathlib
+from muster_scheduler.external.contract import Listing
+
+class Lender:
+    def __init__(self, file):
+        self.file = pathlib.Path(file)
+    async def list(self):
+        return Listing([], "1")
+    async def watch(self, cursor):
+        while True:
+            yield ()
+            await asyncio.sleep(1)
+    async def give_back(self, offer_ids):
+        with self.file.open("a") as file:
+            file.writelines(f"{os.getpid()} {each}\\n" for each in offer_ids)
+    async def close(self): ...
+
+def make(options, context):
+    return Lender(options["file"])
+"""
+
+
+async def test_offers_go_back_to_a_lender_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "lender-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lender\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[muster.informers]\nlender = lender:make\n")
+    (tmp_path / "lender.py").write_text(LENDER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    back = tmp_path / "back"
+    back.touch()
+    rig = Rig(tmp_path, {"mesos": {"kind": "lender", "rm": "rm", "file": str(back)}})
+
+    async def record(writer: LogWriter, offer_id: str, state: OfferState, source: str = "mesos") -> None:
+        entry = ExternalEntry(SourceEntry("default", source), ExternalKind.OFFER, offer_id, OFFER, "1", 5)
+        entry.offer_state = state
+        key, value = state_codec.key_of("rm", "default", entry), state_codec.encode("default", entry)
+        await writer.append(OutRecord(TOPICS.state, 0, key, value))
+
+    async with rig.running() as process:
+        writer = await rig.log.writer("states")
+        await record(writer, "o1", OfferState.RETURNED)
+        await record(writer, "o2", OfferState.RETURNED, source="other")
+        await record(writer, "o3", OfferState.OFFERED)
+        await until(lambda: back.read_text() == f"{process.pid} o1\n")
+        await record(writer, "o3", OfferState.RETURNED)
+        await until(lambda: back.read_text() == f"{process.pid} o1\n{process.pid} o3\n")
 
 
 PARENT = """

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
+from muster_bus.errors import LogUnavailable
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -35,6 +36,25 @@ OFFER = ExternalOffer("o1", "h1", {})
 HOSTS = [{"kind": "node", "id": "h1", "capacity": {"vcore": 4000}}]
 
 
+class Log(MemoryLog):
+    """``away``: no record is taken."""
+
+    away = False
+
+    async def writer(self, name: str) -> LogWriter:
+        writer = await super().writer(name)
+        append = writer.append
+
+        async def refused() -> int:
+            raise LogUnavailable("the log is away")
+
+        def taken(record: OutRecord) -> Awaitable[int]:
+            return refused() if self.away else append(record)
+
+        writer.append = taken  # type: ignore[method-assign]
+        return writer
+
+
 class Rig:
     """A log, and informers in a process of their own."""
 
@@ -43,7 +63,7 @@ class Rig:
         self.settings = ExternalSettings.model_validate(
             {"base": directory, "sync_timeout_s": WITHIN_S, "informers": tables, **settings}
         )
-        self.log = MemoryLog(TOPICS.specs(), SystemClock())
+        self.log = Log(TOPICS.specs(), SystemClock())
 
     @asynccontextmanager
     async def running(self, *, silent_max_s: int = 15) -> AsyncIterator[ExternalProcess]:
@@ -199,6 +219,23 @@ async def test_stopped_while_it_begins_it_ends(tmp_path: Path) -> None:
         await until(lambda: process.pid != 0)
         pid = process.pid
     assert not is_there(pid)
+
+
+async def test_while_the_log_is_away_health_says_so_and_the_newest_is_written_when_it_is_back(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, {"vms": file_table()})
+    async with rig.running() as process:
+        await until(lambda: process.synced)
+        rig.log.away = True
+        (tmp_path / "hosts.json").write_text(json.dumps([{**HOSTS[0], "id": "h2"}]))
+        await until(lambda: process.problems() != [])
+        assert process.problems() == ["informer vms (file): the log does not take what it says: the log is away"]
+        (tmp_path / "hosts.json").write_text(json.dumps([{**HOSTS[0], "id": "h3"}]))
+        pid = process.pid
+        rig.log.away = False
+        await until(lambda: process.problems() == [])
+        while ("life", "vms", "h3") not in await rig.said():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert process.pid == pid
 
 
 LENDER = """

@@ -182,6 +182,22 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
     assert not gate.is_of_this_start("another-life#2")
 
 
+async def test_killed_while_its_source_is_away_it_ends_nothing_else(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, {"vms": file_table()}, sync_timeout_s=5.0)
+    async with rig.running() as process:
+        await until(lambda: process.synced)
+        (tmp_path / "hosts.json").unlink()
+        os.kill(process.pid, signal.SIGKILL)
+        ended = asyncio.ensure_future(process.wait())
+        await rig.hears(("life", "vms", "STALE"), ("life#2", "vms", "LISTING"), ("life#2", "vms", "STALE"))
+        await until(lambda: "hosts.json" in process.problems()[0])
+        assert process.synced
+        assert not ended.done()
+        (tmp_path / "hosts.json").write_text(json.dumps(HOSTS))
+        await rig.hears(("life#2", "vms", "h1"), ("life#2", "vms", "LIVE"))
+    await ended
+
+
 async def test_one_that_says_nothing_is_ended(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"vms": file_table()})
     async with rig.running(silent_max_s=2) as process:

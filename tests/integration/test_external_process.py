@@ -183,7 +183,7 @@ async def test_killed_its_sources_are_lost_and_it_begins_again_in_a_new_life(tmp
 
 
 async def test_killed_while_its_source_is_away_it_ends_nothing_else(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, {"vms": file_table()}, sync_timeout_s=5.0)
+    rig = Rig(tmp_path, {"vms": file_table()}, sync_timeout_s=2.0)
     async with rig.running() as process:
         await until(lambda: process.synced)
         (tmp_path / "hosts.json").unlink()

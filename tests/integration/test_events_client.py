@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -222,6 +223,8 @@ async def test_the_command_watches_until_it_is_ended() -> None:
         process = await asyncio.create_subprocess_exec(
             ".venv/bin/muster", "events", "watch", "--gateway", address(it), "--start", "1", "--json", "--requests",
             stdout=asyncio.subprocess.PIPE,
+            # (Whoever runs the tests in a shell's background has SIGINT ignored, and hands that on.)
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
@@ -232,7 +235,7 @@ async def test_the_command_watches_until_it_is_ended() -> None:
             ask = json.loads(await process.stdout.readline())
         assert found == [1, 2, 3]
         assert (ask["type"], ask["objectID"], "id" in ask) == ("REQUEST", "k", False)
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         async with asyncio.timeout(PATIENCE_S):
             assert await process.wait() == 130
 

@@ -10,15 +10,18 @@ from collections.abc import Iterator
 import pytest
 import structlog
 from muster_scheduler.view import inside
+from structlog.testing import LogCapture
 from unit.view.recorded import Bench, client_of
 
 
 @pytest.fixture
-def level() -> Iterator[None]:
-    """Puts back what a test changes."""
+def heard() -> Iterator[LogCapture]:
+    """What is logged, however the tests before have set up logging; puts back what a test changes."""
     root, before = logging.getLogger(), structlog.get_config()
     threshold = root.level
-    yield
+    capture = LogCapture()
+    structlog.configure(processors=[capture], logger_factory=structlog.PrintLoggerFactory())
+    yield capture
     root.setLevel(threshold)
     structlog.configure(**before)
 
@@ -80,17 +83,16 @@ async def test_profiles(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "run_forever" in made.text
 
 
-@pytest.mark.usefixtures("level")
-async def test_the_level_of_the_log(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_level_of_the_log(bench: Bench, heard: LogCapture) -> None:
     log = structlog.get_logger("test")
     async with bench.view() as view, client_of(view) as client:
         for level in ("error", "DEBUG"):
             answer = await client.put(f"/ws/v1/loglevel/{level}")
             assert (answer.status_code, answer.json()) == (200, level.lower())
             assert (await client.get("/ws/v1/loglevel")).json() == level.lower()
-            capsys.readouterr()
+            heard.entries.clear()
             log.info("heard")
-            assert ("heard" in capsys.readouterr().out) is (level == "DEBUG")
+            assert (heard.entries == [{"event": "heard", "log_level": "info"}]) is (level == "DEBUG")
         unknown = await client.put("/ws/v1/loglevel/loud")
         assert unknown.status_code == 400
         assert "'loud' is not known: expected one of debug" in unknown.json()["message"]

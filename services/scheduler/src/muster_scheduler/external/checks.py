@@ -10,6 +10,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 
+from muster_si.constants import CPU, MEMORY
+
 from muster_scheduler.core.external import (
     ExternalAllocation,
     ExternalApplication,
@@ -37,7 +39,7 @@ GROUPS_MAX = 1024
 DURATION_NS_MAX = 100 * 365 * 24 * 3600 * 1_000_000_000
 PRIORITY_MAX = 2**31 - 1
 # Types whose names need no look.
-USUAL_TYPES = frozenset({"vcore", "memory", "ephemeral-storage", "pods"})
+USUAL_TYPES = frozenset({CPU, MEMORY, "ephemeral-storage", "pods"})
 
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 

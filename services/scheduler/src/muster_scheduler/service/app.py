@@ -40,8 +40,11 @@ class SchedulerService:
         life = str(uuid.uuid4())
         here = ExternalService(settings.external, bus, topics, clock, self._owned, life)
         self._external: ExternalService | ExternalProcess = here
-        if settings.external.own_process and here.tables and not here.is_of_this_process:
-            self._external = ExternalProcess(here, settings.external, bus, topics, clock, self._owned, life)
+        if settings.external.own_process and here.tables:
+            if here.is_of_this_process:
+                log.info("informers run in this process: one of them, or a handler, was registered here")
+            else:
+                self._external = ExternalProcess(here, settings.external, bus, topics, clock, self._owned, life)
         self._workers: list[PartitionWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -40,7 +40,6 @@ from e2e.spoilt import (
 )
 from integration.gateway_rig import METHODS, PATIENCE_S, Channel, Stream
 from muster_bus.log import OutRecord, Record
-from muster_cli import logs
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -49,6 +48,7 @@ from muster_scheduler.core import invariants
 from muster_scheduler.follower import RmState
 from muster_scheduler.service import app as scheduler_app
 from muster_scheduler.service.machine import SchedulerMachine, _published
+from muster_service import logs
 
 RMS = (VICTIM, WITNESS, BREAKER)
 

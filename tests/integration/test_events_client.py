@@ -16,11 +16,11 @@ import pytest
 import structlog
 from integration.test_events_grpc import PATIENCE_S, World, asked, world
 from muster_bus.backends.memory import MemoryStore
-from muster_cli import logs
 from muster_cli.main import run
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventFilter, EventsClient, Place
 from muster_proto.si.v1.si_pb2 import EventRecord
+from muster_service import logs
 from unit.publisher.feeding import INSTANCE, START_NS
 from unit.publisher.running import eventually, until_next
 

@@ -171,12 +171,19 @@ def medians(runs: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
 
 
 def cpu_seconds(deployment: Deployment) -> dict[str, float]:
-    """CPU time of each process so far."""
+    """CPU time of each process so far, its children's (informers) included."""
     found = {}
     for name, process in deployment.processes.items():
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        found[name] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        found[name] = 0.0
+        for pid in (process.pid, *_children(process.pid)):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
     return found
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for each in listed for child in each.read_text().split()]
 
 
 def resident_mb(deployment: Deployment) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from muster_cli import serving
 from muster_cli.composition import SettingsError
@@ -61,6 +62,18 @@ def test_no_text_of_an_option_is_shown(tmp_path: Path, capsys: pytest.CaptureFix
         shown = capsys.readouterr().out
         assert "s3cret" not in shown
         assert "https://user:*****@host/x?*****" in "".join(shown.split())
+
+
+def test_another_process_can_be_given_the_same_settings(tmp_path: Path) -> None:
+    settings = given(
+        tmp_path,
+        VMS.replace('event_handler = "two-level"', 'config_path = "/x.toml"\ninstances = ["a"]\ninstance = "a"'),
+    )
+    # (as it is on the way there)
+    told = msgspec.msgpack.decode(msgspec.msgpack.encode(settings.in_clear()))
+    assert ExternalSettings.model_validate(told) == settings
+    assert "s3cret" in str(told)
+    assert ExternalSettings.model_validate(ExternalSettings().in_clear()) == ExternalSettings()
 
 
 def test_paths_in_tables_are_beside_the_file_that_has_them(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from muster_scheduler.core.external import (
     UpdateExternal,
 )
 from muster_scheduler.core.external_books import ExternalBooks
+from muster_scheduler.external import registry
 from muster_scheduler.external import service as service_module
 from muster_scheduler.external.contract import (
     ChangeType,
@@ -46,10 +47,13 @@ from muster_scheduler.external.errors import (
 )
 from muster_scheduler.external.handlers.default import DefaultEventHandler
 from muster_scheduler.external.informer import SharedIndexInformer
+from muster_scheduler.external.process import ExternalProcess
 from muster_scheduler.external.registry import Registry
 from muster_scheduler.external.service import ExternalService
 from muster_scheduler.external.settings import ExternalSettings
 from muster_scheduler.service import ingest
+from muster_scheduler.service.app import SchedulerService
+from muster_scheduler.service.settings import SchedulerSettings
 
 RM = "rm-1"
 WITHIN_S = 20.0
@@ -486,3 +490,28 @@ async def test_who_is_given_up_holds_nobody_up(bench_of: BenchOf) -> None:
         async with asyncio.timeout(WITHIN_S):
             while await bench.noted("away") != ["LISTING", "STALE", "LIVE"]:
                 pass
+
+
+# ---- in which process -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "process"),
+    [
+        ("file", {}, ExternalProcess),
+        ("file", {"own_process": False}, ExternalService),
+        ("here", {}, ExternalService),
+        ("", {}, ExternalService),
+    ],
+)
+def test_informers_have_a_process_of_their_own_where_that_can_be(
+    monkeypatch: pytest.MonkeyPatch, kind: str, settings: dict[str, object], process: type
+) -> None:
+    """(Another process would not know what was registered in this one.)"""
+    monkeypatch.setattr(registry.informers, "_registered", {"here": lambda options, context: Source()})
+    tables = {"vms": table(kind, **({"path": "x.json"} if kind == "file" else {}))} if kind else {}
+    external = ExternalSettings.model_validate({"informers": tables, **settings})
+    topics = Topics(partitions=1)
+    log = MemoryLog(topics.specs(), SystemClock())
+    service = SchedulerService(SchedulerSettings(external=external), log, topics, SystemClock())
+    assert type(service._external) is process

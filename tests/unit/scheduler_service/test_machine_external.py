@@ -16,7 +16,7 @@ from muster_scheduler.core.external import (
     ExternalPool,
     SourceState,
 )
-from muster_scheduler.external.gate import Gate
+from muster_scheduler.external.gate import Gate, life_again
 from muster_scheduler.service.machine import SchedulerMachine
 from unit.scheduler_service.rig import (
     CONFIG,
@@ -228,6 +228,18 @@ def test_what_an_earlier_life_said_does_not_open_the_gate() -> None:
     assert not decides(rig, "k3")
     rig.send(said(life="life-2", state=LIVE))
     assert decides(rig, "k4")
+
+
+def test_informers_that_began_again_in_the_same_start_are_those_that_are_awaited() -> None:
+    rig = furnished(Rig())
+    rig.gate = gate("vms", life="life-2")
+    rig.rebuild()
+    rig.send(said(H1, life="life-20#2", state=LIVE))
+    assert not decides(rig, "a")
+    rig.send(said(H1, life=life_again("life-2", 2), state=SourceState.LISTING))
+    assert not decides(rig, "b")
+    rig.send(said(life=life_again("life-2", 2), state=LIVE))
+    assert decides(rig, "c")
 
 
 def test_a_source_that_lists_again_later_does_not_close_the_gate() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from muster_service import logs
 
-from muster_cli import logs
 from muster_cli.common import Common, token_of
 from muster_cli.errors import CommandError
 from muster_cli.events_flags import Wanted

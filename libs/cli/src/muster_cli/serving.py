@@ -20,10 +20,11 @@ from muster_bus.settings import make_log
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_scheduler.external.errors import NotSynced
 from muster_scheduler.external.errors import SettingsWrong as ExternalSettingsWrong
+from muster_service import logs
 from muster_service.http_server import HttpServer
 from rich.console import Console
 
-from muster_cli import addresses, garbage, logs, operations, queue_config
+from muster_cli import addresses, garbage, operations, queue_config
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
 from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load

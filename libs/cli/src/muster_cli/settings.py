@@ -13,9 +13,9 @@ from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.settings import GatewaySettings
 from muster_scheduler.service.settings import SchedulerSettings
 from muster_scheduler.view.settings import ViewSettings
+from muster_service import logs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from muster_cli import logs
 from muster_cli.composition import Composed, Origin, compose, parse_assignment
 
 SETTINGS_VARIABLE = "MUSTER_SETTINGS"

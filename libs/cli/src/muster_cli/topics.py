@@ -12,10 +12,10 @@ from muster_bus.errors import LogError, TopicMismatch
 from muster_bus.log import Log
 from muster_bus.settings import LogSettings, make_log
 from muster_bus.topics import TopicSpec
+from muster_service import logs
 from rich.console import Console
 from rich.table import Table
 
-from muster_cli import logs
 from muster_cli.errors import CommandError
 from muster_cli.settings import MusterSettings, load
 

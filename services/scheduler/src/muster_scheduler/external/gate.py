@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+_AGAIN = "#"
+
+
+def life_again(life: str, number: int) -> str:
+    """The life of informers that are started for the ``number``-th time in one start of the scheduler."""
+    return life if number <= 1 else f"{life}{_AGAIN}{number}"
+
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -19,6 +26,10 @@ class Gate:
 
     life: str = ""
     sources: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    def is_of_this_start(self, life: str) -> bool:
+        """Whether a life is one of this start's: informers that are a process of their own may have several."""
+        return life == self.life or life.startswith(f"{self.life}{_AGAIN}")
 
     def awaited(self, rm_id: str) -> Iterable[tuple[str, str]]:
         """(partition, source) that must pass before anything is decided for the RM."""

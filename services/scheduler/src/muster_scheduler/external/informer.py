@@ -86,7 +86,7 @@ SLICE = 64
 _SETTLED_S = 5.0
 # What is remembered of objects that are not in the store: bounds for sources that never stop making up names.
 _DELETIONS_MAX = _UNREAD_MAX = 10_000
-_STATE_NUMBERS = {SourceState.LISTING: 0, SourceState.LIVE: 1, SourceState.STALE: 2}
+STATE_NUMBERS = {SourceState.LISTING: 0, SourceState.LIVE: 1, SourceState.STALE: 2}
 
 OnState = Callable[[SourceState, str], None]
 Sleep = Callable[[float], Awaitable[None]]
@@ -341,7 +341,7 @@ class SharedIndexInformer:
 
     def _tell(self, state: SourceState, reason: str) -> None:
         self.state, self.reason = state, plain(reason)
-        metrics.state.labels(self.name).set(_STATE_NUMBERS[state])
+        metrics.state.labels(self.name).set(STATE_NUMBERS[state])
         if reason:
             self._log.warning("source's state", state=state.value, reason=self.reason)
         else:

@@ -23,6 +23,7 @@ class Metric(StrEnum):
     CACHE_SECONDS = "muster_external_cache_seconds"
     CACHE_RETRIES = "muster_external_cache_retries"
     OFFERS_RETURNED = "muster_external_offers_returned"
+    PROCESS_STARTS = "muster_external_process_starts"
 
 
 # From a commit on a fast disk to a log that is away for a while.
@@ -47,3 +48,20 @@ cache_seconds = Histogram(
 )
 cache_retries = Counter(Metric.CACHE_RETRIES, "Records that the log did not take at once.", _SOURCE)
 offers_returned = Counter(Metric.OFFERS_RETURNED, "Offers given back to their source.", _SOURCE)
+process_starts = Counter(Metric.PROCESS_STARTS, "Starts of the informers' own process; more than one: it has failed.")
+
+# Those that the informers' own process has, if there is one.
+OF_INFORMERS = (
+    objects,
+    changes,
+    problems,
+    listings,
+    failures,
+    sync_seconds,
+    state,
+    silent_seconds,
+    cache_pending,
+    cache_seconds,
+    cache_retries,
+    offers_returned,
+)

@@ -74,6 +74,10 @@ class Registry:
             del self._registered[name]
             raise
 
+    def is_registered(self, name: str) -> bool:
+        """Whether it is of this process, and of no package."""
+        return name in self._registered
+
     def names(self) -> list[str]:
         """All that are known, sorted. Raises NameTwice."""
         return sorted(self._known())

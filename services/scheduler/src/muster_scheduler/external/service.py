@@ -266,6 +266,22 @@ class ExternalService:
         """Whether nobody is waited for any longer."""
         return self._synced
 
+    def known(self) -> list[str]:
+        """The informers that have synced once."""
+        return [each.name for each in self._bringing if each.synced]
+
+    @property
+    def tables(self) -> dict[str, InformerTable]:
+        """The informers of this instance, by name."""
+        return {each.name: each.table for each in self._bringing}
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether an informer or handler is one that was registered here: another process would not know it."""
+        handlers = {each.table.handler or self._settings.event_handler for each in self._bringing}
+        kinds = {each.table.kind for each in self._bringing}
+        return any(map(self._informers.is_registered, kinds)) or any(map(self._event_handlers.is_registered, handlers))
+
     def problems(self) -> list[str]:
         """What does not work now, one sentence for each informer."""
         return [problem for each in self._bringing if (problem := _problem(each))]

@@ -85,6 +85,11 @@ class ExternalSettings(BaseModel):
     sync_timeout_s: float = Field(
         60.0, gt=0, description="How long the first decision waits for informers to have listed everything."
     )
+    own_process: bool = Field(
+        True,
+        description="Informers run in a process of their own, a child of the scheduler's: their work does not slow "
+        "decisions. false: in the scheduler's.",
+    )
     instance: str = Field("", description="Name of this scheduler among those that share a fleet (instances).")
     instances: tuple[str, ...] = Field(
         (), description="Schedulers that share a fleet; each takes the nodes that it is responsible for; empty: all."
@@ -112,6 +117,15 @@ class ExternalSettings(BaseModel):
         if self.instances and self.instance not in self.instances:
             raise ValueError(f"instance: {self.instance!r}, expected one of instances: {', '.join(self.instances)}")
         return self
+
+    def in_clear(self) -> dict[str, object]:
+        """As plain values, from which the same settings can be made; no longer hidden: into no log and no error."""
+        given = {**self.model_dump(exclude={"informers"}), "informers": {}}
+        for name in ("config_path", "base"):
+            given[name] = None if given[name] is None else str(given[name])
+        tables = {name: table.model_dump() for name, table in self.informers.items()}
+        given["informers"] = {name: _shown(table) for name, table in tables.items()}
+        return given
 
 
 def _hidden(value: object) -> object:

@@ -11,6 +11,7 @@ from muster_bus.log import Log
 from muster_bus.partition_worker import PartitionWorker, Progress, WorkerState
 from muster_bus.topics import Topics
 
+from muster_scheduler.external.process import ExternalProcess
 from muster_scheduler.external.service import ExternalService
 from muster_scheduler.queue_yaml import load_queue_config
 from muster_scheduler.service.errors import BadDefaultConfig
@@ -36,7 +37,14 @@ class SchedulerService:
         self._topics = topics
         self._clock = clock
         self._owned = settings.partitions or tuple(range(topics.partitions))
-        self._external = ExternalService(settings.external, bus, topics, clock, self._owned, str(uuid.uuid4()))
+        life = str(uuid.uuid4())
+        here = ExternalService(settings.external, bus, topics, clock, self._owned, life)
+        self._external: ExternalService | ExternalProcess = here
+        if settings.external.own_process and here.tables:
+            if here.is_of_this_process:
+                log.info("informers run in this process: one of them, or a handler, was registered here")
+            else:
+                self._external = ExternalProcess(here, settings.external, bus, topics, clock, self._owned, life)
         self._workers: list[PartitionWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -438,7 +438,7 @@ class SchedulerMachine:
         found = []
         for partition, source in self._gate.awaited(rm_id):
             entry = books.source(partition, source) if books is not None else None
-            if entry is None or entry.life != self._gate.life or entry.state is SourceState.LISTING:
+            if entry is None or not self._gate.is_of_this_start(entry.life) or entry.state is SourceState.LISTING:
                 found.append(source)
         return tuple(found)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from muster_cli import logs
+from muster_service import logs
 
 
 class Terminal(io.StringIO):
@@ -93,3 +93,8 @@ def test_what_a_library_says_again_and_again_is_counted_not_repeated() -> None:
         "something else",
         "Unable connect to node with id 7 (and 499 more like it in 10 s)",
     ]
+
+
+def test_it_is_known_how_a_child_is_to_log() -> None:
+    logs.configure("warning", "json", io.StringIO())
+    assert logs.configured() == ("warning", "json")

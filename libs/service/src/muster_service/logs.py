@@ -24,6 +24,9 @@ _REPEATED_AFTER_S = 10.0
 _TEMPLATES_MAX = 1_000
 
 
+_configured: tuple[Level, Format] | None = None
+
+
 class SeldomRepeated(logging.Filter):
     """Lets a message through when its like (logger, place in the code) has not been said for a while.
 
@@ -54,6 +57,8 @@ class SeldomRepeated(logging.Filter):
 
 def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
     """Sets up structlog and the standard library's logging for this process. Later calls replace earlier ones."""
+    global _configured  # noqa: PLW0603 - one process, one way to log
+    _configured = (level, form)
     out = sys.stderr if stream is None else stream
     as_json = form == "json" or (form == "auto" and not out.isatty())
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -89,3 +94,8 @@ def configure(level: Level, form: Format, stream: TextIO | None = None) -> None:
     for name in _REPETITIVE:
         logger = logging.getLogger(name)
         logger.filters[:] = [SeldomRepeated()]
+
+
+def configured() -> tuple[Level, Format]:
+    """What this process logs, and how: for a child that is to do likewise."""
+    return _configured or ("info", "auto")

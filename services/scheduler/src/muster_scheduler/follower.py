@@ -85,7 +85,7 @@ def waits_for_callbacks(extra_config: Mapping[str, str]) -> bool:
 class RmInfo:
     """What is recorded of an RM itself (proto RmObject and RegistrationObject).
 
-    :ivar life: INIT, RUNNING, PAUSED or STOPPED.
+    :ivar life: INIT, RUNNING, PAUSED or STOPPED; ``life_ns``: since when, 0: not known.
     :ivar next_event_id: the id of the next event; all below were written.
     :ivar last_decided_ns: the highest time that a decision used; time goes on from there.
     :ivar tally: goes on over registrations.
@@ -103,6 +103,7 @@ class RmInfo:
     build_info: dict[str, str] = field(default_factory=dict)
     config: str = ""
     extra_config: dict[str, str] = field(default_factory=dict)
+    :ivar held_ns: since when; 0: it is not held, or not known.
     life: str = "INIT"
     registered_ns: int = 0
     registrations: int = 0
@@ -117,6 +118,7 @@ class RmInfo:
     callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
     callbacks_since_ns: int = 0
     generation: str = ""
+    life_ns: int = 0
     generation_by: str = ""
     awaited: tuple[str, ...] = ()
 
@@ -127,6 +129,7 @@ class RmInfo:
 
     @property
     def decides(self) -> bool:
+    held_ns: int = 0
         """Whether anything is decided for it."""
         return self.life != "STOPPED" and not self.held and not self.awaited
 
@@ -174,9 +177,11 @@ def encode_registration(info: RmInfo) -> bytes:
         registrations=info.registrations,
     ).SerializeToString(deterministic=True)
 
+        state_ns=info.life_ns,
+        held_ns=info.held_ns,
 
 def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
-    info.life = envelope_pb2.RmLifecycle.State.Name(recorded.state)
+    info.life, info.life_ns = envelope_pb2.RmLifecycle.State.Name(recorded.state), recorded.state_ns
     info.registered_ns = recorded.registered_ns
     info.registrations = recorded.registrations
     info.next_event_id = recorded.next_event_id
@@ -185,7 +190,9 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.instance_uuid = recorded.instance_uuid
     info.last_decided_ns = recorded.last_decided_ns
     info.tally = Tally(*_values(recorded.tally))
-    info.held, info.held_reason = recorded.held, recorded.held_reason
+    for place, count in enumerate(recorded.tally.deciding_spread):
+        info.tally.deciding_spread[place] = count
+    info.held, info.held_reason, info.held_ns = recorded.held, recorded.held_reason, recorded.held_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
 

@@ -32,6 +32,7 @@ from muster_scheduler.core.objects import (
     unique_key,
 )
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.past import Past, PastReason
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape
 from muster_scheduler.core.states import APP_TERMINAL, AppState, GangPhase, QueueState
@@ -83,6 +84,18 @@ class FoldedApplication:
     usage: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     gang: FoldedGang | None = None
     source: str = ""
+    past: tuple[FoldedPast, ...] = ()
+    most_used: dict[str, int] = field(default_factory=dict)
+    queue_created_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedPast:
+    """A recorded reason that is over; of an application's the size of the asks whose it was; None: all of them."""
+
+    reason: Reason
+    until_ns: int
+    quantities: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +253,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
     if app.state in APP_TERMINAL and app.queue.applications.pop(app.app_id, None) is not None:
         partition.limits.leave(app)
+    app.past = _past(partition, folded.past)
         _remove_if_empty(partition, app.queue)
     if folded.deadline_ns != app.deadline_ns:
         app.deadline_ns = folded.deadline_ns
@@ -411,7 +425,12 @@ def drop_allocation(partition: Partition, app_id: str, unique: str, source: str 
 
 
 def fold_reason(
-    partition: Partition, leaf: str, quantities: Mapping[str, int], special: tuple[str, str, str, int], reason: Reason
+    partition: Partition,
+    leaf: str,
+    quantities: Mapping[str, int],
+    special: tuple[str, str, str, int],
+    reason: Reason,
+    past: tuple[FoldedPast, ...] = (),
 ) -> None:
     """Takes a recorded reason of asks in a leaf that wait for the same.
 
@@ -419,19 +438,31 @@ def fold_reason(
         and the submission of the one ask that stands apart, or 0.
     """
     queue = partition.queues.get(leaf)
+    :param past: what they waited for before.
     key = _wait_key(partition, queue, partition.types.shape(quantities), *special) if queue is not None else None
     if queue is None or key is None:
         return
     waitlist = queue.waitlists.get(key)
     if waitlist is None:
         queue.waitlists[key] = waitlist = Waitlist(queue, key)
-    waitlist.reason = reason
+    waitlist.reason, waitlist.past = reason, _past(partition, past)
     waitlist.tried = True
     waitlist.published = True
 
 
 def _wait_key(
     partition: Partition, leaf: Queue, shape: Shape, user: str, group: str, required_node: str, apart: int
+def _past(partition: Partition, folded: tuple[FoldedPast, ...]) -> Past:
+    return tuple(
+        PastReason(
+            each.reason,
+            each.until_ns,
+            None if each.quantities is None else partition.types.shape(each.quantities),
+        )
+        for each in folded
+    )
+
+
 ) -> WaitKey | None:
     """None: nobody is left whom these limits concern."""
     trackers = partition.limits.trackers_of(leaf, user, group) if user or group else ()

@@ -90,6 +90,7 @@ class RmInfo:
     :ivar last_decided_ns: the highest time that a decision used; time goes on from there.
     :ivar tally: goes on over registrations.
     :ivar held: an operator paused it; goes on over registrations, until an operator resumes it.
+    :ivar held_ns: since when; 0: it is not held, or not known.
     :ivar generation: of the interface that it speaks, current or previous; "": nothing said so yet. ``generation_by``:
         what said so.
     :ivar callbacks: its callback stream as last heard of; ``connected`` False: there is none.
@@ -103,8 +104,8 @@ class RmInfo:
     build_info: dict[str, str] = field(default_factory=dict)
     config: str = ""
     extra_config: dict[str, str] = field(default_factory=dict)
-    :ivar held_ns: since when; 0: it is not held, or not known.
     life: str = "INIT"
+    life_ns: int = 0
     registered_ns: int = 0
     registrations: int = 0
     next_event_id: int = 0
@@ -115,10 +116,10 @@ class RmInfo:
     tally: Tally = field(default_factory=Tally)
     held: bool = False
     held_reason: str = ""
+    held_ns: int = 0
     callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
     callbacks_since_ns: int = 0
     generation: str = ""
-    life_ns: int = 0
     generation_by: str = ""
     awaited: tuple[str, ...] = ()
 
@@ -129,7 +130,6 @@ class RmInfo:
 
     @property
     def decides(self) -> bool:
-    held_ns: int = 0
         """Whether anything is decided for it."""
         return self.life != "STOPPED" and not self.held and not self.awaited
 
@@ -163,6 +163,8 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         callbacks_since_ns=info.callbacks_since_ns,
         generation=info.generation,
         generation_by=info.generation_by,
+        state_ns=info.life_ns,
+        held_ns=info.held_ns,
     ).SerializeToString(deterministic=True)
 
 
@@ -177,8 +179,6 @@ def encode_registration(info: RmInfo) -> bytes:
         registrations=info.registrations,
     ).SerializeToString(deterministic=True)
 
-        state_ns=info.life_ns,
-        held_ns=info.held_ns,
 
 def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.life, info.life_ns = envelope_pb2.RmLifecycle.State.Name(recorded.state), recorded.state_ns

@@ -251,9 +251,9 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
     app.usage = folded.usage
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
+    app.past = _past(partition, folded.past)
     if app.state in APP_TERMINAL and app.queue.applications.pop(app.app_id, None) is not None:
         partition.limits.leave(app)
-    app.past = _past(partition, folded.past)
         _remove_if_empty(partition, app.queue)
     if folded.deadline_ns != app.deadline_ns:
         app.deadline_ns = folded.deadline_ns
@@ -436,9 +436,9 @@ def fold_reason(
 
     :param special: the user and the group whose limits hold for them, and the node that is required, each perhaps "";
         and the submission of the one ask that stands apart, or 0.
+    :param past: what they waited for before.
     """
     queue = partition.queues.get(leaf)
-    :param past: what they waited for before.
     key = _wait_key(partition, queue, partition.types.shape(quantities), *special) if queue is not None else None
     if queue is None or key is None:
         return
@@ -450,8 +450,6 @@ def fold_reason(
     waitlist.published = True
 
 
-def _wait_key(
-    partition: Partition, leaf: Queue, shape: Shape, user: str, group: str, required_node: str, apart: int
 def _past(partition: Partition, folded: tuple[FoldedPast, ...]) -> Past:
     return tuple(
         PastReason(
@@ -463,6 +461,8 @@ def _past(partition: Partition, folded: tuple[FoldedPast, ...]) -> Past:
     )
 
 
+def _wait_key(
+    partition: Partition, leaf: Queue, shape: Shape, user: str, group: str, required_node: str, apart: int
 ) -> WaitKey | None:
     """None: nobody is left whom these limits concern."""
     trackers = partition.limits.trackers_of(leaf, user, group) if user or group else ()

@@ -810,9 +810,9 @@ class Waitlist:
         "groups",
         "key",
         "leaf",
+        "past",
         "place",
         "published",
-        "past",
         "reason",
         "relay",
         "required_node",
@@ -833,9 +833,9 @@ class Waitlist:
         self.awake: AskGroup | None = None
         self.relay: Place | None = None
         self.reason: Reason | None = None
+        self.past: Past = ()
         self.due_ns = 0
         self.tried = False
-        self.past: Past = ()
         self.seen_ns = 0
         self.unreported: dict[AskGroup, None] = {}
         self.gone = False
@@ -969,12 +969,12 @@ class Application:
         self.waits_whole = False
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)
         self.reason: Reason | None = None
+        self.past: Past = ()
         self.gang: Gang | None = None
         self.proposed = 0
         self.source = ""
         self.gone = False
         self.published = False
-        self.past: Past = ()
 
     def book(self, allocation: Allocation) -> None:
         """Puts an allocation where it is found by its key, and by its UUID."""

@@ -21,7 +21,7 @@ DEVELOPMENT := requirements/dev.lock requirements/build.lock
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
 SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
 
-.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events bench-external openb figures proto lock compose-test clean
+.PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures proto lock compose-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -103,6 +103,9 @@ bench-derive: install-dev ## events a second that usage and derived topics are m
 
 bench-external: install-dev ## what other managers' resources cost: 5,000 nodes until known, 2,000 changes/s beside decisions; JSON
 	@$(BIN)/python -m tests.perf.external_bench $(BENCH_ARGS)
+
+bench-view: install-dev ## what readers cost decisions, and how fast they are answered: dumps, 1,000 requests/s; JSON
+	@$(BIN)/python -m tests.perf.view_bench $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

@@ -293,7 +293,7 @@ async def test_each_thing_is_explained_and_what_is_not_there_is_not_found(world:
     await world.until(_quiet(waits), "the ask waits for its queue")
     explained = await admin.explain_ask(RM, "x", "k/2")
     assert explained.sentences[0].startswith(
-        "Queue root.a uses 2000 of its max of 3000 vcore; 2000 more would go over."
+        "Queue root.a uses 2 cores of its max of 3 cores; 2 cores more would go over."
     )
     application_ = await admin.explain_application(RM, "x")
     assert application_.value["pending"] == 1

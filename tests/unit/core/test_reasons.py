@@ -55,7 +55,7 @@ def test_larger_than_any_node() -> None:
         lacking=(("memory", 1), ("vcore", 2)),
     )
     assert reason.sentence() == (
-        "It asks for 7 vcore, and the largest node has 6 in all. Of 2 nodes 1 lacks memory, 2 lack vcore."
+        "It asks for 0.007 cores, and the largest node has 0.006 cores in all. Of 2 nodes 1 lacks memory and 2 lack vcore."
     )
 
 
@@ -75,7 +75,7 @@ def test_no_node_has_room() -> None:
         nodes=1,
         lacking=(("vcore", 1),),
     )
-    assert _reason(cluster).sentence() == "It asks for 3 vcore, and no node has more than 2 free."
+    assert _reason(cluster).sentence() == "It asks for 0.003 cores, and no node has more than 0.002 cores free."
 
 
 def test_a_node_over_its_capacity_has_nothing_free_rather_than_less() -> None:
@@ -118,7 +118,7 @@ def test_queue_max_names_the_queue_whose_max_it_is(queues: str, app_queue: str, 
     cluster.ask("x", "k", memory=3)
     reason = _reason(cluster)
     assert reason == Reason(ReasonCode.QUEUE_MAX, limited, "memory", asked=3, used=8, limit=10, since_ns=cluster.now_ns)
-    assert reason.sentence() == f"Queue {limited} uses 8 of its max of 10 memory; 3 more would go over."
+    assert reason.sentence() == f"Queue {limited} uses 8 bytes of its max of 10 bytes; 3 bytes more would go over."
 
 
 def test_queue_max_applications() -> None:
@@ -129,7 +129,7 @@ def test_queue_max_applications() -> None:
         cluster.ask(name, "k", vcore=1)
     reason = _reason(cluster, "y")
     assert reason == Reason(ReasonCode.QUEUE_MAX_APPLICATIONS, "root.a", used=1, limit=1, since_ns=cluster.now_ns)
-    assert reason.sentence() == "Queue root.a runs 1 applications and may run 1."
+    assert reason.sentence() == "Queue root.a runs 1 application and may run 1."
     assert cluster.application("y").reason is reason
 
 

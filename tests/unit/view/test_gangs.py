@@ -235,7 +235,7 @@ def test_a_users_limit_without_room_for_the_gang_names_the_user() -> None:
     placeholders(cluster, "y", 1, 2)
     waiting = dao.reason_of(cluster.application("y").asks["workers-p0"].reason)  # type: ignore[arg-type]
     assert (waiting.code, waiting.who, waiting.queue, waiting.promised) == ("GANG_ROOM", "ann", "root.a", 5)
-    assert "User ann uses 4 of the limit of 9 vcore in queue root.a; 5 are promised" in waiting.message
+    assert "User ann uses 0.004 cores of its limit of 0.009 cores in queue root.a; 0.005 cores are promised" in waiting.message
 
 
 def test_announced_and_never_asked_for_says_what_is_missing() -> None:
@@ -248,7 +248,7 @@ def test_announced_and_never_asked_for_says_what_is_missing() -> None:
     assert wanted.reason is not None
     shown = dao.reason_of(wanted.reason)
     assert (shown.code, shown.resource_type, shown.asked, shown.used) == ("GANG_FORMING", "vcore", 6, 4)
-    assert "announced placeholders of 6 vcore; 4 are placed" in shown.message
+    assert "announced placeholders of 0.006 cores; 0.004 cores are placed" in shown.message
 
 
 def test_the_phases_in_words() -> None:

@@ -85,11 +85,12 @@ def waits_for_callbacks(extra_config: Mapping[str, str]) -> bool:
 class RmInfo:
     """What is recorded of an RM itself (proto RmObject and RegistrationObject).
 
-    :ivar life: INIT, RUNNING, PAUSED or STOPPED.
+    :ivar life: INIT, RUNNING, PAUSED or STOPPED; ``life_ns``: since when, 0: not known.
     :ivar next_event_id: the id of the next event; all below were written.
     :ivar last_decided_ns: the highest time that a decision used; time goes on from there.
     :ivar tally: goes on over registrations.
     :ivar held: an operator paused it; goes on over registrations, until an operator resumes it.
+    :ivar held_ns: since when; 0: it is not held, or not known.
     :ivar generation: of the interface that it speaks, current or previous; "": nothing said so yet. ``generation_by``:
         what said so.
     :ivar callbacks: its callback stream as last heard of; ``connected`` False: there is none.
@@ -104,6 +105,7 @@ class RmInfo:
     config: str = ""
     extra_config: dict[str, str] = field(default_factory=dict)
     life: str = "INIT"
+    life_ns: int = 0
     registered_ns: int = 0
     registrations: int = 0
     next_event_id: int = 0
@@ -114,6 +116,7 @@ class RmInfo:
     tally: Tally = field(default_factory=Tally)
     held: bool = False
     held_reason: str = ""
+    held_ns: int = 0
     callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
     callbacks_since_ns: int = 0
     generation: str = ""
@@ -160,6 +163,8 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         callbacks_since_ns=info.callbacks_since_ns,
         generation=info.generation,
         generation_by=info.generation_by,
+        state_ns=info.life_ns,
+        held_ns=info.held_ns,
     ).SerializeToString(deterministic=True)
 
 
@@ -176,7 +181,7 @@ def encode_registration(info: RmInfo) -> bytes:
 
 
 def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
-    info.life = envelope_pb2.RmLifecycle.State.Name(recorded.state)
+    info.life, info.life_ns = envelope_pb2.RmLifecycle.State.Name(recorded.state), recorded.state_ns
     info.registered_ns = recorded.registered_ns
     info.registrations = recorded.registrations
     info.next_event_id = recorded.next_event_id
@@ -185,7 +190,9 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.instance_uuid = recorded.instance_uuid
     info.last_decided_ns = recorded.last_decided_ns
     info.tally = Tally(*_values(recorded.tally))
-    info.held, info.held_reason = recorded.held, recorded.held_reason
+    for place, count in enumerate(recorded.tally.deciding_spread):
+        info.tally.deciding_spread[place] = count
+    info.held, info.held_reason, info.held_ns = recorded.held, recorded.held_reason, recorded.held_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
 

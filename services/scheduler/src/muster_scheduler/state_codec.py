@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from muster_bus.topics import state_key, state_key_in
@@ -29,6 +29,7 @@ from muster_scheduler.core.objects import (
 )
 from muster_scheduler.core.outcome import Primary
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.past import Past
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, saturated
 from muster_scheduler.core.states import AppState, GangPhase, QueueState
@@ -321,6 +322,7 @@ def _waitlist(partition: str, what: Waitlist) -> bytes:
     recorded.resource.CopyFrom(_shape(what.shape))
     recorded.user, recorded.user_group, recorded.required_node = what.user, what.user_group, what.required_node
     recorded.apart = what.apart
+    recorded.past.extend(_past(what.past))
     return recorded.SerializeToString(deterministic=True)
 
 
@@ -344,11 +346,36 @@ def _reason(reason: Reason) -> pb.ReasonObject:
         promised=saturated(reason.promised),
         of_group=reason.of_group,
         said=reason.said,
+        as_of_ns=reason.as_of_ns,
     )
 
 
+def _past(past: Past) -> Iterator[pb.ReasonObject]:
+    """Without the words: they follow from the figures."""
+    for reason, until_ns, shape in past:
+        yield pb.ReasonObject(
+            code=reason.code,
+            queue=reason.queue,
+            resource_type=reason.resource_type,
+            asked=saturated(reason.asked),
+            used=saturated(reason.used),
+            limit=saturated(reason.limit),
+            free=saturated(reason.free),
+            since_ns=reason.since_ns,
+            who=reason.who,
+            node=reason.node,
+            nodes=reason.nodes,
+            reserved=reason.reserved,
+            promised=saturated(reason.promised),
+            of_group=reason.of_group,
+            said=reason.said,
+            until_ns=until_ns,
+            resource=None if shape is None else _shape(shape),
+        )
+
+
 def _application(partition: str, what: Application) -> bytes:
-    return pb.ApplicationObject(
+    recorded = pb.ApplicationObject(
         partition=partition,
         application_id=what.app_id,
         queue=what.queue.path,
@@ -375,7 +402,10 @@ def _application(partition: str, what: Application) -> bytes:
         ],
         gang=None if what.gang is None else _gang(what.gang),
         source=what.source,
-    ).SerializeToString(deterministic=True)
+    )
+    if what.past:
+        recorded.past_waiting.extend(_past(what.past))
+    return recorded.SerializeToString(deterministic=True)
 
 
 def _gang(gang: Gang) -> pb.GangObject:
@@ -617,6 +647,7 @@ def _fold_reason(partition: Partition, recorded: pb.ReasonObject) -> None:
         dict(recorded.resource.values),
         (recorded.user, recorded.user_group, recorded.required_node, recorded.apart),
         _reason_of(recorded),
+        _past_of(recorded.past),
     )
 
 
@@ -639,6 +670,16 @@ def _reason_of(recorded: pb.ReasonObject) -> Reason:
         recorded.promised,
         recorded.of_group,
         said=recorded.said,
+        as_of_ns=recorded.as_of_ns,
+    )
+
+
+def _past_of(recorded: Iterable[pb.ReasonObject]) -> tuple[fold.FoldedPast, ...]:
+    return tuple(
+        fold.FoldedPast(
+            _reason_of(each), each.until_ns, dict(each.resource.values) if each.HasField("resource") else None
+        )
+        for each in recorded
     )
 
 
@@ -668,6 +709,7 @@ def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> N
             _usage_of(recorded.usage),
             _gang_of(recorded.gang) if recorded.HasField("gang") else None,
             recorded.source,
+            _past_of(recorded.past_waiting),
         ),
     )
 

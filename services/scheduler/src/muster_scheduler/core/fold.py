@@ -32,6 +32,7 @@ from muster_scheduler.core.objects import (
     unique_key,
 )
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.past import Past, PastReason
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape
 from muster_scheduler.core.states import APP_TERMINAL, AppState, GangPhase, QueueState
@@ -83,6 +84,18 @@ class FoldedApplication:
     usage: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     gang: FoldedGang | None = None
     source: str = ""
+    past: tuple[FoldedPast, ...] = ()
+    most_used: dict[str, int] = field(default_factory=dict)
+    queue_created_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedPast:
+    """A recorded reason that is over; of an application's the size of the asks whose it was; None: all of them."""
+
+    reason: Reason
+    until_ns: int
+    quantities: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +250,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
     app.usage = folded.usage
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
+    app.past = _past(partition, folded.past)
     if app.state in APP_TERMINAL and app.queue.applications.pop(app.app_id, None) is not None:
         partition.limits.leave(app)
         _remove_if_empty(partition, app.queue)
@@ -410,12 +424,18 @@ def drop_allocation(partition: Partition, app_id: str, unique: str, source: str 
 
 
 def fold_reason(
-    partition: Partition, leaf: str, quantities: Mapping[str, int], special: tuple[str, str, str, int], reason: Reason
+    partition: Partition,
+    leaf: str,
+    quantities: Mapping[str, int],
+    special: tuple[str, str, str, int],
+    reason: Reason,
+    past: tuple[FoldedPast, ...] = (),
 ) -> None:
     """Takes a recorded reason of asks in a leaf that wait for the same.
 
     :param special: the user and the group whose limits hold for them, and the node that is required, each perhaps "";
         and the submission of the one ask that stands apart, or 0.
+    :param past: what they waited for before.
     """
     queue = partition.queues.get(leaf)
     key = _wait_key(partition, queue, partition.types.shape(quantities), *special) if queue is not None else None
@@ -424,9 +444,20 @@ def fold_reason(
     waitlist = queue.waitlists.get(key)
     if waitlist is None:
         queue.waitlists[key] = waitlist = Waitlist(queue, key)
-    waitlist.reason = reason
+    waitlist.reason, waitlist.past = reason, _past(partition, past)
     waitlist.tried = True
     waitlist.published = True
+
+
+def _past(partition: Partition, folded: tuple[FoldedPast, ...]) -> Past:
+    return tuple(
+        PastReason(
+            each.reason,
+            each.until_ns,
+            None if each.quantities is None else partition.types.shape(each.quantities),
+        )
+        for each in folded
+    )
 
 
 def _wait_key(

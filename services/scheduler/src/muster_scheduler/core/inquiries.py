@@ -13,6 +13,7 @@ from muster_scheduler.core.reasons import Reason, ReasonCode
 
 if TYPE_CHECKING:
     from muster_scheduler.core.objects import Allocation, Ask, Node
+    from muster_scheduler.core.past import Past
 
 SECOND_NS = 1_000_000_000
 
@@ -80,6 +81,7 @@ class Inquiry:
     :ivar placeholder: of REPLACE, the one that would make room.
     :ivar victims: of PREEMPT, those who may go, in order; the first ``least`` of them go in any case, and the RM says
         with a yes up to which, ``going`` of them in all.
+    :ivar past: what the ask had waited for when it was put.
     :ivar gone: it is settled, or withdrawn.
     """
 
@@ -94,6 +96,7 @@ class Inquiry:
         "kind",
         "least",
         "nodes",
+        "past",
         "placeholder",
         "victims",
     )
@@ -107,6 +110,7 @@ class Inquiry:
         self.booked: Node | None = None
         self.due_ns = due_ns
         self.placeholder: Allocation | None = None
+        self.past: Past = ()
         self.victims: tuple[Allocation, ...] = ()
         self.least = self.going = 0
         self.gone = False

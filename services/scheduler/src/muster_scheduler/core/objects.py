@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from muster_scheduler.core.gang import Gang
     from muster_scheduler.core.inquiries import Asked, Inquiry, Refusals
+    from muster_scheduler.core.past import Past
 
 
 class Ledger:
@@ -793,7 +794,7 @@ class Waitlist:
     :ivar bench: with whom it waits there.
     :ivar awake: the one that was woken last.
     :ivar relay: the place that it was woken from, while those who wait with it there do not know how it went.
-    :ivar reason: the last "no" that one of them got.
+    :ivar reason: the last "no" that one of them got; ``past``: those before it (``past.py``).
     :ivar due_ns: when it comes to its rights of waiting long (a reservation, a preemption); 0: not asked for.
     :ivar tried: its turn was seen to once since its first ask is the first.
     :ivar seen_ns: until when its turns were seen to before a restart; 0: there was none.
@@ -809,6 +810,7 @@ class Waitlist:
         "groups",
         "key",
         "leaf",
+        "past",
         "place",
         "published",
         "reason",
@@ -831,6 +833,7 @@ class Waitlist:
         self.awake: AskGroup | None = None
         self.relay: Place | None = None
         self.reason: Reason | None = None
+        self.past: Past = ()
         self.due_ns = 0
         self.tried = False
         self.seen_ns = 0
@@ -920,7 +923,8 @@ class Application:
     :ivar counted: whether it counts as running against the maxima of applications.
     :ivar waiting_at: who runs as many applications as it may: a queue, user or group; ``waiting_key``: its place there.
     :ivar waits_whole: it waits there for room for its gang, not to run.
-    :ivar reason: why the application as a whole may not run; None: it may, or has not been tried.
+    :ivar reason: why the application as a whole may not run; None: it may, or has not been tried. ``past``: what it, or
+        its asks of one shape, waited for before (``past.py``).
     :ivar gang: its placeholders; None: it has none, and announced none.
     :ivar proposed: how many of its asks are booked on a node while the RM is asked.
     :ivar source: outside of the RM, that brought it; "": the RM did. It never completes by itself.
@@ -965,6 +969,7 @@ class Application:
         self.waits_whole = False
         self.waiting_key: tuple[int, int, int] = (0, 0, 0)
         self.reason: Reason | None = None
+        self.past: Past = ()
         self.gang: Gang | None = None
         self.proposed = 0
         self.source = ""

@@ -36,6 +36,7 @@ from muster_scheduler.core.outcome import (
     SchedulingState,
     SchedulingStateChanged,
 )
+from muster_scheduler.core.past import Past
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import add, fits, subtract
 
@@ -167,7 +168,7 @@ class Questions:
         inquiry.booked = nodes[0]
         self._book(inquiry, 1)
         self._partition.lifecycle.recount(ask.app)
-        self._hold_out(ask, group, out)
+        self._hold_out(inquiry, group, out, now_ns)
 
     def court(self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
         """Proposes that a placeholder makes room for a real ask, to run there or on another node."""
@@ -175,7 +176,7 @@ class Questions:
         inquiry = self._ask(InquiryKind.REPLACE, ask, [node], elsewhere, out, now_ns)
         inquiry.placeholder = placeholder
         self._partition.gangs.court(placeholder, inquiry)
-        self._hold_out(ask, group, out)
+        self._hold_out(inquiry, group, out, now_ns)
 
     def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         """Proposes to keep a node free for an ask."""
@@ -250,9 +251,11 @@ class Questions:
             self._aside[ask, inquiry.kind] = inquiry
         self._arm(min(inquiry.due_ns, inquiry.asked.since_ns + SLOW_NS))
 
-    def _hold_out(self, ask: Ask, group: AskGroup, out: Outcome) -> None:
+    def _hold_out(self, inquiry: Inquiry, group: AskGroup, out: Outcome, now_ns: int) -> None:
         """The ask is not tried while the RM is asked; the next one of its list may be."""
-        app, waiting = ask.app, self._partition.waiting
+        ask, waiting = inquiry.ask, self._partition.waiting
+        app = ask.app
+        inquiry.past = waiting.past_of(group, now_ns)
         if app.queue.fair_apps:
             app.share = None
             waiting.rekey(app)
@@ -327,7 +330,9 @@ class Questions:
                 if waitlist is not None:
                     partition.claims.come(waitlist)
         if not done:
-            self._bring_back(ask, out)
+            apart = ask.group is not None and ask.group.apart != ask.apart
+            past = partition.waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else inquiry.past
+            self._bring_back(ask, out, past)
 
     def _take_first(self, ask: Ask, agreed: Sequence[Node], out: Outcome, now_ns: int) -> bool:
         cycle = self._partition.cycle
@@ -356,8 +361,11 @@ class Questions:
             if ask.reserved is node:
                 self._partition.unreserve(ask, out, now_ns)
 
-    def _bring_back(self, ask: Ask, out: Outcome) -> None:
-        """The ask is to be tried (again), among its like or apart from them."""
+    def _bring_back(self, ask: Ask, out: Outcome, past: Past) -> None:
+        """The ask is to be tried (again), among its like or apart from them.
+
+        :param past: what it has waited for.
+        """
         partition = self._partition
         if ask.gone:
             return
@@ -365,6 +373,8 @@ class Questions:
             partition.leave_group(ask, out)
         if ask.group is None and ask.open > 0:
             partition.enter_group(ask)
+            if ask.group is not None:
+                partition.waiting.carry(ask.group, past)
         partition.waiting.refresh_app(ask.app)
 
     def _close(self, inquiry: Inquiry, out: Outcome | None) -> None:
@@ -472,7 +482,7 @@ class Questions:
             for question in [question for question, each in inquiry.nodes.items() if each is node]:
                 if len(inquiry.nodes) == 1:
                     self.withdraw(inquiry, out)
-                    self._bring_back(inquiry.ask, out)
+                    self._bring_back(inquiry.ask, out, inquiry.past)
                     break
                 if inquiry.booked is node:
                     self._give_back(inquiry)
@@ -495,13 +505,13 @@ class Questions:
             nothing = [(number, 0) for number, _ in inquiry.ask.shape.items]
             if inquiry.booked is node and not fits(nothing, node.available):
                 self.withdraw(inquiry, out)
-                self._bring_back(inquiry.ask, out)
+                self._bring_back(inquiry.ask, out, inquiry.past)
 
     def withdraw_all(self, out: Outcome) -> None:
         """The rules change, or nothing is decided any more: what is open will be asked anew, if at all."""
         for inquiry in dict.fromkeys(self.open.values()):
             self.withdraw(inquiry, out)
-            self._bring_back(inquiry.ask, out)
+            self._bring_back(inquiry.ask, out, inquiry.past)
         self._agreed.clear()
 
     # ---- refusals --------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from muster_scheduler.core.words import amounts, count, listed, plain
+
 
 class ReasonCode(StrEnum):
     """The kinds of "no"."""
@@ -127,6 +129,7 @@ class Reason:
     :param said: why the RM refused the named node, in its words; or why a pool gives nothing.
     :param because: why the rest of the gang's placeholders is pending, when that is known.
     :param since_ns: when this reason (code, queue, who, type) began.
+    :param as_of_ns: of when its figures are; 0: of when it began.
     """
 
     code: ReasonCode
@@ -151,6 +154,7 @@ class Reason:
     placeholder: str = ""
     because: Reason | None = None
     said: str = ""
+    as_of_ns: int = 0
 
     def same_as(self, other: Reason | None) -> bool:
         """Whether the other says the same "no" (figures may differ: they move all the time)."""
@@ -173,111 +177,116 @@ class Reason:
 
     def sentence(self) -> str:
         """One or two sentences for people."""
-        said = self._no()
+        said = capital(f"{self.clause()}.")
+        if self.code in _POOLS and self._is_pool and self.said:
+            said += capital(f" {self.said}.")
         if any(name != self.resource_type for name, _ in self.lacking):  # else it is said already
-            lacks = ", ".join(f"{count} lack{'s' if count == 1 else ''} {name}" for name, count in self.lacking)
-            said += f" Of {self.nodes} node{'s' if self.nodes > 1 else ''} {lacks}."
+            lacks = listed([f"{number} lack{'s' if number == 1 else ''} {name}" for name, number in self.lacking])
+            said += f" Of {count(self.nodes, 'node')} {lacks}."
         if self.reserved:
-            said += f" {self.reserved} with room are kept free for others."
+            said += f" {count(self.reserved, 'node')} with room {_is_are(self.reserved)} kept free for others."
         if self.preemption is not None:
             said += f" Preemption: {_PREEMPTION_WORDS[self.preemption]}."
         return said
 
-    def _no(self) -> str:
+    def clause(self) -> str:
+        """The "no" alone, as it stands behind a "because"."""
         kind = self.resource_type
         match self.code:
             case ReasonCode.WAITING_FOR_TURN:
-                return "The scheduler has not come to this ask yet."
+                return "the scheduler has not come to it yet"
             case ReasonCode.NO_NODES:
-                return "The partition has no schedulable node."
+                return "the partition has no schedulable node"
             case ReasonCode.LARGER_THAN_ANY_NODE:
-                return f"It asks for {self.asked} {kind}, and the largest node has {self.limit} in all."
+                asked, limit = amounts(kind, self.asked, self.limit)
+                return f"it asks for {asked}, and the largest node has {limit} in all"
             case ReasonCode.NO_NODE_HAS_ROOM:
-                return f"It asks for {self.asked} {kind}, and no node has more than {self.free} free."
-            case ReasonCode.FREE_RESOURCES_SCATTERED:
-                return "Each resource is free somewhere, but no one node has all of them free."
-            case ReasonCode.RESERVED_FOR_OTHERS:
-                return "The nodes with room for it are kept free for asks that have waited longer."
-            case ReasonCode.QUEUE_MAX if self._is_pool:
-                held = f" {self.said[0].upper()}{self.said[1:]}." if self.said else ""
-                return f"{self._pool()}; {self.asked} more would go over.{held}"
-            case ReasonCode.QUEUE_MAX:
-                return (
-                    f"Queue {self.queue} uses {self.used} of its max of {self.limit} {kind}; "
-                    f"{self.asked} more would go over."
+                asked, free = amounts(kind, self.asked, self.free)
+                return f"it asks for {asked}, and no node has " + (
+                    f"more than {free} free" if self.free else "any free"
                 )
-            case ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
+            case ReasonCode.FREE_RESOURCES_SCATTERED:
+                return "each resource is free somewhere, but no one node has all of them free"
+            case ReasonCode.RESERVED_FOR_OTHERS:
+                return "the nodes with room for it are kept free for asks that have waited longer"
+            case ReasonCode.QUEUE_MAX | ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
+                asked, used, limit = amounts(kind, self.asked, self.used, self.limit)
+                if self.code is ReasonCode.QUEUE_MAX and self._is_pool:
+                    return f"{self._pool()}; {plain(kind, self.asked)} more would go over"
+                if self.code is ReasonCode.QUEUE_MAX:
+                    return f"queue {self.queue} uses {used} of its max of {limit}; {asked} more would go over"
+                verb, theirs = ("use", "their") if self._is_all else ("uses", "its")
                 return (
-                    f"{self._subject()} uses {self.used} of the limit of {self.limit} {kind} in queue {self.queue}; "
-                    f"{self.asked} more would go over."
+                    f"{self._subject()} {verb} {used} of {theirs} limit of {limit} in queue {self.queue}; "
+                    f"{asked} more would go over"
                 )
             case ReasonCode.QUEUE_MAX_APPLICATIONS:
-                return f"Queue {self.queue} runs {self.used} applications and may run {self.limit}."
+                return f"queue {self.queue} runs {count(self.used, 'application')} and may run {self.limit:,}"
             case ReasonCode.USER_MAX_APPLICATIONS | ReasonCode.GROUP_MAX_APPLICATIONS:
-                return (
-                    f"{self._subject()} runs {self.used} applications in queue {self.queue} and may run {self.limit}."
-                )
+                who = f"{self._subject()} {'run' if self._is_all else 'runs'}"
+                return f"{who} {count(self.used, 'application')} in queue {self.queue} and may run {self.limit:,}"
             case ReasonCode.REQUIRED_NODE_UNKNOWN:
-                return f"It must run on node {self.node}, which is not known."
+                return f"it must run on node {self.node}, which is not known"
             case ReasonCode.REQUIRED_NODE_FULL:
-                return (
-                    f"It must run on node {self.node} and asks for {self.asked} {kind}; "
-                    f"{self.free} of {self.limit} are free there."
-                )
+                asked, free, limit = amounts(kind, self.asked, self.free, self.limit)
+                return f"it must run on node {self.node} and asks for {asked}; {free} of {limit} are free there"
             case ReasonCode.GANG_ROOM:
-                promised = f" {self.promised} are promised to gangs that have started;" if self.promised else ""
-                whose = f"{self._subject()} uses {self.used} of the limit" if self.who else f"Queue {self.queue} uses"
-                there = f"{whose} of {self.limit} {kind} in queue {self.queue};"
-                if not self.who:
-                    there = (
-                        f"{self._pool()};"
-                        if self._is_pool
-                        else f"{whose} {self.used} of its max of {self.limit} {kind};"
-                    )
-                return f"{there}{promised} its gang asks for {self.asked} in all and starts as a whole."
+                return self._gang_room()
             case ReasonCode.GANG_FORMING:
                 return self._forming()
             case ReasonCode.PLACEHOLDER_LEAVING:
                 return (
-                    f"Placeholder {self.placeholder} on node {self.node} was told to make room for it; "
-                    "the resource manager has not confirmed that it is gone."
+                    f"placeholder {self.placeholder} on node {self.node} was told to make room for it; "
+                    "the resource manager has not confirmed that it is gone"
                 )
             case ReasonCode.PLACEHOLDER_STUCK:
                 return (
-                    f"Placeholder {self.placeholder} could make room for it, but it may not run on its node "
-                    f"{self.node} now, and no other node has room."
+                    f"placeholder {self.placeholder} could make room for it, but it may not run on that one's node "
+                    f"{self.node} now, and no other node has room"
                 )
             case ReasonCode.RM_ASKED:
-                return (
-                    f"The resource manager was asked whether it may go to node {self.node}, and has not answered yet."
-                )
+                return f"the resource manager was asked whether it may go to node {self.node}, and has not answered yet"
             case ReasonCode.RM_ABSENT:
-                wants = "The resource manager wants to be asked before anything is placed"
-                return f"{wants}, and its callback stream is not open."
+                wants = "the resource manager wants to be asked before anything is placed"
+                return f"{wants}, and its callback stream is not open"
             case ReasonCode.REFUSED_BY_RM:
                 last = f"{self.node} last" + (f": {self.said}" if self.said else "")
-                return f"The resource manager refused {self.nodes} node{'' if self.nodes == 1 else 's'} for it, {last}."
+                return f"the resource manager refused {count(self.nodes, 'node')} for it, {last}"
             case ReasonCode.QUEUE_STOPPED:
-                return f"Queue {self.queue} is stopped."
+                return f"queue {self.queue} is stopped"
             case ReasonCode.RM_STOPPED:
-                return "The resource manager is stopped; it must register again."
+                return "the resource manager is stopped; it must register again"
             case ReasonCode.RM_HELD:
                 said = f" ({self.said})" if self.said else ""
-                return f"An operator paused the resource manager{said}; nothing is decided for it until it is resumed."
+                return f"an operator paused the resource manager{said}; nothing is decided for it until it is resumed"
             case ReasonCode.SOURCE_LISTING:
-                return f"Nothing is decided before source {self.said} has listed everything that it has."
+                return f"nothing is decided before source {self.said} has listed everything that it has"
+
+    def _gang_room(self) -> str:
+        kind = self.resource_type
+        asked, used, limit, promised = amounts(kind, self.asked, self.used, self.limit, self.promised)
+        if self._is_pool:
+            there, asked = self._pool(), plain(kind, self.asked)
+        elif self.who:
+            verb, theirs = ("use", "their") if self._is_all else ("uses", "its")
+            there = f"{self._subject()} {verb} {used} of {theirs} limit of {limit} in queue {self.queue}"
+        else:
+            there = f"queue {self.queue} uses {used} of its max of {limit}"
+        beside = f" {promised} are promised to gangs that have started;" if self.promised else ""
+        return f"{there};{beside} its gang asks for {asked} in all and starts as a whole"
 
     def _forming(self) -> str:
         if not self.task_group:
+            asked, used = amounts(self.resource_type, self.asked, self.used)
             return (
-                f"It waits for its gang, which announced placeholders of {self.asked} {self.resource_type}; "
-                f"{self.used} are placed, and no more were asked for."
+                f"it waits for its gang, which announced placeholders of {asked}; "
+                f"{used} are placed, and no more were asked for"
             )
         said = (
-            f"It waits for its gang: task group {self.task_group} has {self.placed} of {self.members} "
-            f"placeholder{'' if self.members == 1 else 's'} placed."
+            f"it waits for its gang: task group {self.task_group} has {self.placed:,} of "
+            f"{count(self.members, 'placeholder')} placed"
         )
-        return said if self.because is None else f"{said} For the rest: {self.because.sentence()}"
+        return said if self.because is None else f"{said}; of the rest: {self.because.clause()}"
 
     @property
     def _is_pool(self) -> bool:
@@ -285,10 +294,32 @@ class Reason:
         return self.queue == "root" and not self.who
 
     def _pool(self) -> str:
-        return f"The pool of {self.resource_type} has {self.limit}, of which {self.used} are used"
+        kind = self.resource_type
+        used = f"{plain(kind, self.used)} {_is_are(self.used if self.used == 1 else 2)}"
+        return f"the pool of {kind} has {plain(kind, self.limit)}, of which {used} used"
+
+    @property
+    def _is_group(self) -> bool:
+        return self.code in (ReasonCode.GROUP_LIMIT, ReasonCode.GROUP_MAX_APPLICATIONS) or self.of_group
+
+    @property
+    def _is_all(self) -> bool:
+        return self._is_group and self.who == "*"
 
     def _subject(self) -> str:
-        group = self.code in (ReasonCode.GROUP_LIMIT, ReasonCode.GROUP_MAX_APPLICATIONS) or self.of_group
-        if group and self.who == "*":
-            return "All groups without a limit of their own together"
-        return f"{'Group' if group else 'User'} {self.who}"
+        if self._is_all:
+            return "all groups without a limit of their own together"
+        return f"{'group' if self._is_group else 'user'} {self.who}"
+
+
+_POOLS = (ReasonCode.QUEUE_MAX,)
+
+
+def _is_are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def capital(text: str) -> str:
+    """The text with its first letter as at the beginning of a sentence."""
+    start = len(text) - len(text.lstrip())
+    return text[:start] + text[start : start + 1].upper() + text[start + 1 :]

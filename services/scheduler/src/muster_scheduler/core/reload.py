@@ -53,7 +53,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     apps = [app for queue in partition.queues.values() for app in queue.applications.values()]
     # 1. Nobody waits, and nobody counts, while the rules change.
     for queue in list(partition.queues.values()):
-        partition.waiting.suspend(queue, out)
+        partition.waiting.suspend(queue, out, now_ns)
     groups = {app: app.user_group for app in apps}
     limits = partition.limits.standing()
     for app in apps:

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster_scheduler.core import ordering
 from muster_scheduler.core.objects import Application, AskGroup, Ledger, Node, Queue, Tracker, Waitlist
 from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
+from muster_scheduler.core.past import PAST_KEPT, Past, begun, ended, followed
 from muster_scheduler.core.places import Bench, GangLines, Place
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape
@@ -81,6 +81,8 @@ class Waiting:
         self._ledgers_with_waiting_apps: dict[Ledger, None] = {}
         self._gained_nodes: dict[Node, None] = {}
         self._other_nodes: dict[str, None] = {}
+        # Of groups that left their lists, and are on another one soon: what they waited for.
+        self._carried: dict[AskGroup, Past] = {}
         self._gained_ledgers: dict[Ledger, None] = {}
 
     # ---- what gained -----------------------------------------------------------------------------------------------
@@ -212,6 +214,8 @@ class Waiting:
         waitlist = leaf.waitlists.get(group.wait_key)
         if waitlist is None:
             leaf.waitlists[group.wait_key] = waitlist = Waitlist(leaf, group.wait_key)
+            if self._carried:
+                waitlist.past = self._carried.pop(group, ())
         self.unready(group)
         waitlist.park(group, self.wait_key(group))
         waitlist.register(place)
@@ -299,11 +303,22 @@ class Waiting:
         """
         if reason.same_as(waitlist.reason):
             return False
-        waitlist.reason = replace(reason, since_ns=now_ns)
+        waitlist.past, waitlist.reason = followed(waitlist.past, waitlist.reason, reason, now_ns)
         out.touch(waitlist, self._partition)
         if self._telling.wanted:
             self._telling.reason_changed(waitlist)
         return True
+
+    def carry(self, group: AskGroup, past: Past) -> None:
+        """The group is going to be on a new list: it has waited for this before."""
+        if past:
+            self._carried[group] = past
+
+    @staticmethod
+    def past_of(group: AskGroup, now_ns: int) -> Past:
+        """What the group has waited for on its list, up to now; empty: it is on none, or was for moments only."""
+        waitlist = group.app.queue.waitlists.get(group.wait_key)
+        return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else ()
 
     def required_place(self, node_id: str) -> Place:
         """Where those wait that must run on the node."""
@@ -464,10 +479,11 @@ class Waiting:
             if waitlist.place is None and not waitlist.groups and not waitlist.gone:
                 self.forget_list(waitlist, out)
         self._in_flight.clear()
+        self._carried.clear()  # (who was not tried, as in a stopped queue, is not waited for: it is not recorded)
         for app in self._woken_apps:
             if app.waiting_at is None and app.reason is not None:
                 self.may_run(app, out, now_ns)
-                app.reason = None
+                app.past, app.reason = ended(app.past, app.reason, now_ns), None
                 out.touch(app, self._partition)
         self._woken_apps.clear()
 
@@ -476,7 +492,7 @@ class Waiting:
         held_by = _MAXIMA.get(app.reason.code) if app.reason is not None else None
         if held_by is None:
             return
-        app.reason = None
+        app.past, app.reason = ended(app.past, app.reason, now_ns), None
         if not app.gone and app.state not in APP_TERMINAL:
             out.touch(app, self._partition)
             out.track(EventType.APP, Change.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
@@ -495,7 +511,7 @@ class Waiting:
             if app.reason is None or _MAXIMA.get(app.reason.code) is not held_by:
                 self.may_run(app, out, now_ns)
                 out.track(EventType.APP, Change.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
-            app.reason = replace(reason, since_ns=now_ns)
+            self._begin(app, reason, now_ns)
             out.touch(app, self._partition)
         self._wait(app, ledger, out, whole=False)
         self._wake_apps(app, but=ledger)
@@ -505,11 +521,33 @@ class Waiting:
         """The ledger has no room for the whole of the application's gang: the application as a whole waits there."""
         if not reason.same_as(app.reason):
             self.may_run(app, out, now_ns)
-            app.reason = replace(reason, since_ns=now_ns)
+            self._begin(app, reason, now_ns)
             out.touch(app, self._partition)
         self._wait(app, ledger, out, whole=True)
         self._wake_apps(app)
         self.wake_gangs_beside(app)  # (here too: it may have been woken, and others have taken a part of the room)
+
+    @staticmethod
+    def _begin(app: Application, reason: Reason, now_ns: int) -> None:
+        """The application as a whole waits for this from now on; what its asks waited for alone is its past now."""
+        if app.reason is not None:
+            app.past, app.reason = followed(app.past, app.reason, reason, now_ns)
+            return
+        app.past, app.reason = begun(app.past, reason, now_ns)
+        found = list(app.past)
+        known = {(each.shape, each.reason.since_ns, each.until_ns) for each in found}
+        for group in app.groups.values():
+            waitlist = app.queue.waitlists.get(group.wait_key)
+            head = group.head()
+            if waitlist is not None and head is not None:
+                for each in ended(waitlist.past, waitlist.reason, now_ns):
+                    about = (group.shape, each.reason.since_ns, each.until_ns)
+                    if each.until_ns > head.created_ns and about not in known:
+                        known.add(about)
+                        found.append(each._replace(shape=group.shape))
+        if len(found) > len(app.past):
+            found.sort(key=lambda each: each.until_ns)
+            app.past = tuple(found[-PAST_KEPT:])
 
     def _wait(self, app: Application, ledger: Ledger, out: Outcome, *, whole: bool) -> None:
         app.waiting_at, app.waits_whole = ledger, whole
@@ -597,14 +635,16 @@ class Waiting:
                     self._ledgers_with_waiting_apps[ledger] = None  # until it runs, or another one does
                 return
 
-    def suspend(self, queue: Queue, out: Outcome) -> None:
+    def suspend(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """The rules change: nobody in the queue is ready, and nobody waits, until :meth:`restart`.
 
         The lists go at once, so that their tombstones come before the records of those that take their places.
         """
         for waitlist in list(queue.waitlists.values()):
+            past = ended(waitlist.past, waitlist.reason, now_ns)
             for *_, group in list(waitlist.groups):
                 waitlist.unpark(group)
+                self.carry(group, past)
             self.forget_list(waitlist, out)
         for app in queue.applications.values():
             if app.waiting_at is not None:

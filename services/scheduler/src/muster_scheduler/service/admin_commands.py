@@ -172,7 +172,7 @@ def _hold(
     info = state.info
     if info.held == held:
         return False
-    info.held, info.held_reason = held, reason
+    info.held, info.held_reason, info.held_ns = held, reason, now_ns if held else 0
     state.core.apply(SetDeciding(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
     log.info("rm paused" if held else "rm resumed", rm=info.rm_id, reason=reason)

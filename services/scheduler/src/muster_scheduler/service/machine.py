@@ -316,7 +316,7 @@ class SchedulerMachine:
         life = pb.RmLifecycle.State.Name(note.state)
         if life == state.info.life:
             return
-        state.info.life = life
+        state.info.life, state.info.life_ns = life, now_ns
         state.core.apply(SetDeciding(state.info.decides), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
 
@@ -480,6 +480,7 @@ class SchedulerMachine:
             text,
             extra_config,
             life="RUNNING",
+            life_ns=now_ns,
             registered_ns=now_ns,
             registrations=1,
         )
@@ -505,6 +506,7 @@ class SchedulerMachine:
             # A pause is the operator's, and about the RM, not about one life of it: an RM that starts anew, by itself
             # or in a crash loop, must not lift it.
             info.held, info.held_reason = known.info.held, known.info.held_reason
+            info.held_ns = known.info.held_ns
             if known.info.callbacks.epoch:  # its stream ends, the order of the gateways' notes goes on
                 info.callbacks = pb.CallbackStream(epoch=known.info.callbacks.epoch)
                 info.callbacks_since_ns = now_ns

@@ -98,6 +98,8 @@ class RmObject(_message.Message):
     TALLY_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     GENERATION_BY_FIELD_NUMBER: _builtins.int
+    STATE_NS_FIELD_NUMBER: _builtins.int
+    HELD_NS_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
     registered_ns: _builtins.int
@@ -122,6 +124,10 @@ class RmObject(_message.Message):
     """of the interface that it speaks: current or previous; "": nothing said so yet"""
     generation_by: _builtins.str
     """what said so: extraConfig, version, or the field that was seen"""
+    state_ns: _builtins.int
+    """since when it is in its state; 0: not known"""
+    held_ns: _builtins.int
+    """since when it is held; 0: it is not, or not known"""
     @_builtins.property
     def callbacks(self) -> _envelope_pb2.CallbackStream:
         """its callback stream, as last heard of"""
@@ -147,10 +153,12 @@ class RmObject(_message.Message):
         tally: Global___TallyObject | None = ...,
         generation: _builtins.str = ...,
         generation_by: _builtins.str = ...,
+        state_ns: _builtins.int = ...,
+        held_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +185,7 @@ class TallyObject(_message.Message):
     QUESTIONS_UNANSWERED_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     DECIDING_US_FIELD_NUMBER: _builtins.int
+    DECIDING_SPREAD_FIELD_NUMBER: _builtins.int
     allocated: _builtins.int
     released: _builtins.int
     """at the RM's word"""
@@ -197,6 +206,12 @@ class TallyObject(_message.Message):
     """rounds of the scheduler of which something followed"""
     deciding_us: _builtins.int
     """time that they took"""
+    @_builtins.property
+    def deciding_spread(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The same rounds by how long they took: up to 0.1 ms, and each limit ten times the one before; the ninth are those
+        that took longer than 1,000 s. Without zeros at the end.
+        """
+
     def __init__(
         self,
         *,
@@ -215,10 +230,11 @@ class TallyObject(_message.Message):
         questions_unanswered: _builtins.int = ...,
         decisions: _builtins.int = ...,
         deciding_us: _builtins.int = ...,
+        deciding_spread: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "applications_accepted", b"applications_accepted", "applications_rejected", b"applications_rejected", "asks_rejected", b"asks_rejected", "deciding_us", b"deciding_us", "decisions", b"decisions", "nodes_accepted", b"nodes_accepted", "nodes_rejected", b"nodes_rejected", "preempted", b"preempted", "questions", b"questions", "questions_refused", b"questions_refused", "questions_unanswered", b"questions_unanswered", "released", b"released", "replaced", b"replaced", "timed_out", b"timed_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "applications_accepted", b"applications_accepted", "applications_rejected", b"applications_rejected", "asks_rejected", b"asks_rejected", "deciding_spread", b"deciding_spread", "deciding_us", b"deciding_us", "decisions", b"decisions", "nodes_accepted", b"nodes_accepted", "nodes_rejected", b"nodes_rejected", "preempted", b"preempted", "questions", b"questions", "questions_refused", b"questions_refused", "questions_unanswered", b"questions_unanswered", "released", b"released", "replaced", b"replaced", "timed_out", b"timed_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -470,6 +486,7 @@ class QueueObject(_message.Message):
     QUOTA_NS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     OWN_MAX_FIELD_NUMBER: _builtins.int
+    CREATED_NS_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     path: _builtins.str
     state: _builtins.str
@@ -482,6 +499,8 @@ class QueueObject(_message.Message):
     has_max: _builtins.bool
     quota_ns: _builtins.int
     """when what is above max will be preempted; 0: never"""
+    created_ns: _builtins.int
+    """when it was announced: tells it from an earlier one of this path; 0: not known"""
     @_builtins.property
     def guaranteed(self) -> Global___Quantities: ...
     @_builtins.property
@@ -513,10 +532,11 @@ class QueueObject(_message.Message):
         quota_ns: _builtins.int = ...,
         sources: _abc.Iterable[_builtins.str] | None = ...,
         own_max: Global___Quantities | None = ...,
+        created_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "max", b"max", "own_max", b"own_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["guaranteed", b"guaranteed", "has_guaranteed", b"has_guaranteed", "has_max", b"has_max", "leaf", b"leaf", "managed", b"managed", "max", b"max", "max_applications", b"max_applications", "own_max", b"own_max", "partition", b"partition", "path", b"path", "properties", b"properties", "quota_ns", b"quota_ns", "sources", b"sources", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ns", b"created_ns", "guaranteed", b"guaranteed", "has_guaranteed", b"has_guaranteed", "has_max", b"has_max", "leaf", b"leaf", "managed", b"managed", "max", b"max", "max_applications", b"max_applications", "own_max", b"own_max", "partition", b"partition", "path", b"path", "properties", b"properties", "quota_ns", b"quota_ns", "sources", b"sources", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -588,6 +608,9 @@ class ApplicationObject(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     GANG_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    PAST_WAITING_FIELD_NUMBER: _builtins.int
+    MOST_USED_FIELD_NUMBER: _builtins.int
+    QUEUE_CREATED_NS_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     application_id: _builtins.str
     queue: _builtins.str
@@ -608,6 +631,8 @@ class ApplicationObject(_message.Message):
     """of the state's timer; 0: none"""
     source: _builtins.str
     """outside of the RM, that brought it; "": the RM did"""
+    queue_created_ns: _builtins.int
+    """created_ns of its queue, which may be gone before it"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -625,6 +650,14 @@ class ApplicationObject(_message.Message):
     @_builtins.property
     def gang(self) -> Global___GangObject:
         """set when it has, or announced, placeholders"""
+
+    @_builtins.property
+    def past_waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReasonObject]:
+        """Why it waited as a whole before, or what its asks of one size (resource) waited for before it did."""
+
+    @_builtins.property
+    def most_used(self) -> Global___Quantities:
+        """the most that its real allocations or its placeholders held, as of the last end of one"""
 
     def __init__(
         self,
@@ -651,10 +684,13 @@ class ApplicationObject(_message.Message):
         waiting: Global___ReasonObject | None = ...,
         gang: Global___GangObject | None = ...,
         source: _builtins.str = ...,
+        past_waiting: _abc.Iterable[Global___ReasonObject] | None = ...,
+        most_used: Global___Quantities | None = ...,
+        queue_created_ns: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["gang", b"gang", "placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gang", b"gang", "most_used", b"most_used", "placeholder_ask", b"placeholder_ask", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang", b"gang", "gang_style", b"gang_style", "groups", b"groups", "partition", b"partition", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "source", b"source", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "deadline_ns", b"deadline_ns", "execution_timeout_ms", b"execution_timeout_ms", "finished_ns", b"finished_ns", "gang", b"gang", "gang_style", b"gang_style", "groups", b"groups", "most_used", b"most_used", "partition", b"partition", "past_waiting", b"past_waiting", "placeholder_ask", b"placeholder_ask", "queue", b"queue", "queue_created_ns", b"queue_created_ns", "rejected_message", b"rejected_message", "requested_queue", b"requested_queue", "source", b"source", "started_ns", b"started_ns", "state", b"state", "state_log", b"state_log", "submission", b"submission", "submitted_ns", b"submitted_ns", "tags", b"tags", "usage", b"usage", "user", b"user", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1140,6 +1176,9 @@ class ReasonObject(_message.Message):
     OF_GROUP_FIELD_NUMBER: _builtins.int
     APART_FIELD_NUMBER: _builtins.int
     SAID_FIELD_NUMBER: _builtins.int
+    PAST_FIELD_NUMBER: _builtins.int
+    UNTIL_NS_FIELD_NUMBER: _builtins.int
+    AS_OF_NS_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     leaf: _builtins.str
     """path of the queue that they are in"""
@@ -1179,12 +1218,20 @@ class ReasonObject(_message.Message):
     """of one ask alone, by its submission: nodes are refused for it. Who it is about, as above"""
     said: _builtins.str
     """in the RM's words"""
+    until_ns: _builtins.int
+    """of one that is past; its since_ns is when it began"""
+    as_of_ns: _builtins.int
+    """of when the figures are; 0: of since_ns"""
     @_builtins.property
     def resource(self) -> Global___Quantities:
         """of each of the asks"""
 
     @_builtins.property
     def lacking(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lacking]: ...
+    @_builtins.property
+    def past(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReasonObject]:
+        """What was waited for before, the oldest first: the last eight that lasted a second or longer."""
+
     def __init__(
         self,
         *,
@@ -1213,10 +1260,13 @@ class ReasonObject(_message.Message):
         of_group: _builtins.bool = ...,
         apart: _builtins.int = ...,
         said: _builtins.str = ...,
+        past: _abc.Iterable[Global___ReasonObject] | None = ...,
+        until_ns: _builtins.int = ...,
+        as_of_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "of_group", b"of_group", "partition", b"partition", "preemption", b"preemption", "promised", b"promised", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "said", b"said", "since_ns", b"since_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "as_of_ns", b"as_of_ns", "asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "of_group", b"of_group", "partition", b"partition", "past", b"past", "preemption", b"preemption", "promised", b"promised", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "said", b"said", "since_ns", b"since_ns", "until_ns", b"until_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

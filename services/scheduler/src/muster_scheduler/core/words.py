@@ -1,0 +1,83 @@
+"""Quantities and times as people read them: cores, GiB, minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# In thousandths of a core.
+_CORES = "vcore"
+_BYTES = frozenset({"memory", "ephemeral-storage"})
+_BYTES_PREFIX = "hugepages-"
+_BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DIGITS_MAX = 6
+_SECOND_NS = 1_000_000_000
+_TIMES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def amount(kind: str, value: int) -> str:
+    """So much of a type: ``4 cores``, ``16 GiB``, ``3 license``."""
+    return amounts(kind, value)[0]
+
+
+def amounts(kind: str, *values: int) -> list[str]:
+    """The same of several that are compared in one sentence: those that differ look different."""
+    texts: list[str] = []
+    for digits in range(1, _DIGITS_MAX + 1):
+        texts = [_amount(kind, value, digits) for value in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
+
+
+def plain(kind: str, value: int) -> str:
+    """Without the type where it has no unit of its own: ``4 cores``, ``16 GiB``, ``3``."""
+    return amount(kind, value).removesuffix(f" {kind}")
+
+
+def _amount(kind: str, value: int, digits: int) -> str:
+    if kind == _CORES:
+        # (A thousandth is the least there is: nothing is rounded.)
+        number = _number(value / 1000, 3)
+        return f"{number} core{'' if value == 1000 else 's'}"
+    if kind in _BYTES or kind.startswith(_BYTES_PREFIX):
+        return _bytes(value, digits)
+    return f"{value:,} {kind}"
+
+
+def _bytes(value: int, digits: int) -> str:
+    size, step = abs(value), 0
+    while size >= 1024 and step + 1 < len(_BINARY):
+        size, step = size / 1024, step + 1
+    unit = "byte" if step == 0 and size == 1 else _BINARY[step]
+    return f"{'-' if value < 0 else ''}{_number(size, digits)} {unit}"
+
+
+def _number(value: float, digits: int) -> str:
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def count(number: int, one: str, several: str = "") -> str:
+    """``1 ask``, ``2 asks``."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def lasted(duration_ns: int) -> str:
+    """How long, in its two largest units: ``3 minutes``, ``1 hour 5 minutes``, ``less than a second``."""
+    left = duration_ns // _SECOND_NS
+    parts = []
+    for name, seconds in _TIMES:
+        number, rest = divmod(left, seconds)
+        if number or parts:
+            parts.append(count(number, name) if number else "")
+            left = rest
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part) or "less than a second"
+
+
+def listed(parts: Sequence[str], word: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} {word} {parts[-1]}"

@@ -347,4 +347,19 @@ def test_prometheus_sees_the_same_counts() -> None:
 
 def test_each_count_has_a_metric_of_its_own() -> None:
     assert len(set(Metric)) == len(TALLIED)
-    assert {field.name for field in state_pb2.TallyObject.DESCRIPTOR.fields} == set(TALLIED)
+    recorded_fields = {field.name for field in state_pb2.TallyObject.DESCRIPTOR.fields}
+    assert recorded_fields == {*TALLIED, "deciding_spread"}
+
+
+def test_each_round_is_spread_by_how_long_it_took_and_that_outlives_machines(rig: Rig) -> None:
+    assert sum(tally(rig).deciding_spread) == tally(rig).decisions > 0
+    tally(rig).spread(5_000_000)
+    rig.send(make.asks(make.allocation("app", "k", vcore=1_000)))
+    before = list(tally(rig).deciding_spread)
+    assert before[5] == 1
+    assert list(recorded(rig).deciding_spread) == before[:6]  # without the zeros behind it
+    folder = StateFolder()
+    for number, (key, value) in enumerate(rig.state.items()):
+        folder.take(Record("state", 0, number, 0, key, value))
+    folder.settle()
+    assert folder.rms[RM].info.tally.deciding_spread == before

@@ -26,14 +26,14 @@ class Recorded:
     :ivar cluster: the core; what it does is written by :meth:`write`.
     """
 
-    def __init__(self, topics: Topics, rm_id: str, queues: str = LEAVES) -> None:
+    def __init__(self, topics: Topics, rm_id: str, queues: str = LEAVES, partition: str = "") -> None:
         self.topics, self.rm_id = topics, rm_id
         self.partition = topics.partition_of(rm_id)
-        self.cluster = Cluster(queues)
+        self.cluster = Cluster(queues, partition=partition)
         self.info = RmInfo(
             rm_id,
             build_info={"buildVersion": "1.0"},
-            config=f"partitions: [{{name: default, nodesortpolicy: {{type: fair}}, queues: [{queues}]}}]",
+            config=f"partitions: [{{name: default, nodesortpolicy: {{type: fair}}, {partition} queues: [{queues}]}}]",
             life="RUNNING",
             registered_ns=self.cluster.now_ns,
             registrations=1,
@@ -71,8 +71,9 @@ class Bench:
         self.log, self.topics, self.clock = log, topics, clock
         self._owners: dict[int, PartitionOwner] = {}
 
-    def rm(self, rm_id: str = "rm1", queues: str = LEAVES) -> Recorded:
-        return Recorded(self.topics, rm_id, queues)
+    def rm(self, rm_id: str = "rm1", queues: str = LEAVES, partition: str = "") -> Recorded:
+        """``partition``: further keys of it, as YAML in a line that ends with a comma."""
+        return Recorded(self.topics, rm_id, queues, partition)
 
     async def write(self, *rms: Recorded) -> None:
         """What the RMs did, one transaction each."""

@@ -42,6 +42,7 @@ SAMPLES = {
     "queue": "root.a",
     "application": "x",
     "key": "k2",
+    "allocation": "k2",
     "state": "active",
     "node": "n1",
     "user": "alice",
@@ -51,9 +52,13 @@ SAMPLES = {
     "source": "vms",
 }
 # These need more than a small cluster has; their own tests have it (test_explain, test_external_rest).
-NOTHING_THERE = {"/ws/v1/explain/preemption/{application}/{key}", "/ws/v1/external/{source}"}
+NOTHING_THERE = {
+    "/ws/v1/explain/preemption/{application}/{key}",
+    "/ws/v1/explain/preemption/{allocation}",
+    "/ws/v1/external/{source}",
+}
 # Without ?rm= these speak of all RMs.
-OF_ALL = {"/ws/v1/scheduler/healthcheck", "/ws/v1/resource-managers"}
+OF_ALL = {"/ws/v1/scheduler/healthcheck", "/ws/v1/resource-managers", "/ws/v1/metrics"}
 # The real core's, as core-features §2.19 lists them.
 CORE = [
     "clusters",
@@ -229,7 +234,7 @@ async def test_without_any_resource_manager_lists_are_empty_and_the_rest_is_not_
     async with bench.view() as view, client_of(view) as client:
         for row in VIEW_ROWS:
             if "rm" in row.parameters and row.statuses[0] == 200:
-                answer = await client.get(row.sample)
+                answer = await client.request(row.method, row.sample)
                 assert answer.status_code in (200, 404), row.path
                 if answer.status_code == 200 and answer.text.startswith("["):
                     assert answer.content == b"[]\n", row.path

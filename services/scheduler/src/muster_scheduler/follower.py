@@ -8,9 +8,11 @@ in which they can be.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from typing import Protocol
 
 from muster_bus.errors import CodecError
 from muster_bus.log import Record
@@ -22,6 +24,7 @@ from muster_scheduler import state_codec
 from muster_scheduler.core.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.external_books import ExternalBooks
+from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.external.errors import BadDocument
 from muster_scheduler.queue_yaml import Problem, load_queue_config
@@ -38,6 +41,10 @@ _KIND_ORDER = (
     state_codec.ALLOC,
     state_codec.WHY,
 )
+
+
+# The real core's buckets (core-features §2.20): 0.1 ms to 1,000 s.
+DECIDING_LIMITS_US = tuple(100 * 10**power for power in range(8))
 
 
 @dataclass(slots=True)
@@ -59,6 +66,8 @@ class Tally:
     questions_unanswered: int = 0
     decisions: int = 0
     deciding_us: int = 0
+    # Rounds by how long they took, each limit without those before it; the last took longer than all of them.
+    deciding_spread: list[int] = field(default_factory=lambda: [0] * (len(DECIDING_LIMITS_US) + 1))
 
     def add(self, more: Tally) -> None:
         """Takes in what came on top."""
@@ -66,8 +75,12 @@ class Tally:
             if count := getattr(more, name):
                 setattr(self, name, getattr(self, name) + count)
 
+    def spread(self, took_us: int) -> None:
+        """One more round, which took so long."""
+        self.deciding_spread[bisect_left(DECIDING_LIMITS_US, took_us)] += 1
 
-TALLIED: tuple[str, ...] = Tally.__slots__
+
+TALLIED: tuple[str, ...] = tuple(each.name for each in fields(Tally) if each.name != "deciding_spread")
 _values = attrgetter(*TALLIED)
 
 
@@ -155,7 +168,8 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         instance_uuid=info.instance_uuid,
         last_decided_ns=info.last_decided_ns,
         tally=state_pb2.TallyObject(
-            **{name: count for name, count in zip(TALLIED, _values(info.tally), strict=True) if count}
+            deciding_spread=_without_zeros(info.tally.deciding_spread),
+            **{name: count for name, count in zip(TALLIED, _values(info.tally), strict=True) if count},
         ),
         held=info.held,
         held_reason=info.held_reason,
@@ -166,6 +180,14 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         state_ns=info.life_ns,
         held_ns=info.held_ns,
     ).SerializeToString(deterministic=True)
+
+
+def _without_zeros(spread: list[int]) -> list[int]:
+    """The counts without zeros at the end: a record of each transaction has them."""
+    used = len(spread)
+    while used and not spread[used - 1]:
+        used -= 1
+    return spread[:used]
 
 
 def encode_registration(info: RmInfo) -> bytes:
@@ -225,14 +247,32 @@ def events_of(info: RmInfo) -> SetEvents:
     return SetEvents(settings.tracks, settings.tells_requests)
 
 
+class Witness(Protocol):
+    """Sees what records change, for who counts. Of each record that is folded once all is settled."""
+
+    def settled(self, rms: Mapping[str, RmState]) -> None:
+        """Everything that was collected is built."""
+
+    def before(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+        """A record will be folded; ``parts`` are those of its key behind the partition."""
+
+    def after(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+        """It was."""
+
+    def dropped(self, state: RmState, *, for_ever: bool) -> None:
+        """All that an RM had is no more: it registers anew, or (``for_ever``) is gone."""
+
+
 class StateFolder:
     """Folds state records of one or more partitions of the topic.
 
+    :param witness: sees each change.
     :ivar rms: by id, once settled.
     :ivar external: by RM, what sources outside of it said; also of RMs that have not registered (yet).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, witness: Witness | None = None) -> None:
+        self._witness = witness
         self.rms: dict[str, RmState] = {}
         self.external: dict[str, ExternalBooks] = {}
         self.settled = False
@@ -263,6 +303,8 @@ class StateFolder:
         for kind in (*_EXTERNAL, state_codec.RM, state_codec.REGISTRATION, *_KIND_ORDER):
             for key, value in self._ordered(kind, by_kind.get(kind, ())):
                 self._apply(key, value)
+        if self._witness is not None:
+            self._witness.settled(self.rms)
 
     def books_of(self, rm_id: str) -> ExternalBooks:
         """What sources said for an RM; the one object for all of its registrations."""
@@ -302,10 +344,15 @@ class StateFolder:
         partition = state.core.partitions.get(parts[0]) if state is not None else None
         if partition is None:
             return  # of a partition that a later configuration no longer has
+        witness = self._witness if self._following else None
+        if witness is not None:
+            witness.before(rm_id, partition, kind, parts[1:])
         if value is None:
             state_codec.fold_tombstone(partition, kind, parts[1:])
         else:
             state_codec.fold_value(partition, kind, value)
+        if witness is not None:
+            witness.after(rm_id, partition, kind, parts[1:])
         if self._following:
             partition.deadlines.clear()  # a follower has no clock
 
@@ -321,19 +368,24 @@ class StateFolder:
 
     def _apply_rm(self, rm_id: str, value: bytes | None) -> None:
         if value is None:
-            self.rms.pop(rm_id, None)
+            self._drop(rm_id, for_ever=True)
             return
         recorded = state_pb2.RmObject.FromString(value)
         known = self.rms.get(rm_id)
         if known is None or known.info.registrations != recorded.registrations:
             # What it registered with is in the next record; until then the RM is not shown.
-            self.rms.pop(rm_id, None)
+            self._drop(rm_id, for_ever=False)
             self._registering[rm_id] = info = RmInfo(rm_id)
             _take_rm(info, recorded)
             return
         _take_rm(known.info, recorded)
         known.core.apply(SetDeciding(known.info.decides), known.info.last_decided_ns)
         known.core.apply(SetGeneration(recorded.generation == "previous"), known.info.last_decided_ns)
+
+    def _drop(self, rm_id: str, *, for_ever: bool) -> None:
+        dropped = self.rms.pop(rm_id, None)
+        if dropped is not None and self._witness is not None:
+            self._witness.dropped(dropped, for_ever=for_ever)
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)

@@ -97,6 +97,7 @@ class Emitter:
         more = counted(out)
         more.deciding_us = took_us()
         self.info.tally.add(more)
+        self.info.tally.spread(more.deciding_us)
         self._counters.add(more)
         records.insert(place, self.rm_record(next_submission))
 

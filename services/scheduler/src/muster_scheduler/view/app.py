@@ -17,6 +17,8 @@ from starlette.routing import Mount
 from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState
 from muster_scheduler.view import dao, external
+from muster_scheduler.view.census import Counts
+from muster_scheduler.view.core_metrics import Counted
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.health import HealthCheck
 from muster_scheduler.view.history import History
@@ -132,6 +134,17 @@ class ViewService:
         """What sources outside of the RMs said, by the RM's id, sorted; also of RMs that have not registered."""
         found = [each for follower in self._followers for each in follower.external.items() if each[1]]
         return dict(sorted(found))
+
+    def counted(self, rm_id: str | None = None) -> list[Counted]:
+        """What metrics are made of: of an RM; None: of all, sorted by id."""
+        found = []
+        for follower in self._of(rm_id):
+            census = follower.census
+            for known, state in follower.rms.items():
+                if rm_id in (None, known):
+                    partitions = tuple((each, census.of(each)) for each in state.core.partitions.values())
+                    found.append(Counted(state, census.counts.get(known) or Counts(), partitions))
+        return sorted(found, key=lambda each: each.state.info.rm_id)
 
     def lag_records(self, rm_id: str | None = None) -> int:
         """Records that were written and are not folded: of an RM's partition; None: of all."""

@@ -20,6 +20,7 @@ from muster_bus.topics import Topics, is_rm_state_key
 from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState, StateFolder
 from muster_scheduler.view import metrics
+from muster_scheduler.view.census import Census, Counts
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate, Slice
 
@@ -47,6 +48,8 @@ class PartitionFollower:
         self.problem = ""
         self._log, self._topic, self._settings, self._clock, self._gate = log_, topics.state, settings, clock, gate
         self._folder: StateFolder | None = None
+        self._counts: dict[str, Counts] = {}
+        self._census = Census(self._counts)
         self._reader: LogReader | None = None
         self._position = 0
         self._end = 0
@@ -70,6 +73,11 @@ class PartitionFollower:
     def external(self) -> dict[str, ExternalBooks]:
         """What sources outside of the RMs said, by the RM's id; also of RMs that have not registered."""
         return self._folder.external if self._folder is not None else {}
+
+    @property
+    def census(self) -> Census:
+        """What was counted of them while they were folded."""
+        return self._census
 
     @property
     def settled(self) -> bool:
@@ -215,7 +223,8 @@ class PartitionFollower:
             self._reader = await self._log.reader(self._topic, self.partition)
         else:
             self._reader.seek(await self._reader.first_offset())
-        reader, folder = self._reader, StateFolder()
+        reader, census = self._reader, Census(self._counts)
+        folder = StateFolder(census)
         end = await reader.end_offset()
         while reader.position < end:
             before = reader.position
@@ -227,6 +236,7 @@ class PartitionFollower:
         # Building everything takes seconds for a large cluster: beside the event loop, nobody else has this folder.
         await asyncio.to_thread(folder.settle)
         self._position, self._end, self._kept = reader.position, max(end, reader.position), []
+        self._census = census
         return folder
 
     async def _rebuild(self) -> None:

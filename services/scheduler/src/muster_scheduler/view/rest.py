@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -30,6 +31,7 @@ from muster_scheduler.follower import RmState
 from muster_scheduler.queue_yaml import TEXT_BYTES_MAX
 from muster_scheduler.view import (
     configured,
+    core_metrics,
     dao,
     explain,
     explain_node,
@@ -112,6 +114,10 @@ class Snapshot(Protocol):
         """Returns between two folds (bounded)."""
         ...
 
+    def counted(self, rm_id: str | None) -> list[core_metrics.Counted]:
+        """What metrics are made of; None: of all RMs."""
+        ...
+
     def history(self) -> History:
         """How many applications and allocations there were."""
         ...
@@ -171,6 +177,8 @@ class ViewRest:
         partition = "/ws/v1/partition/{partition}"
         self._reading_yaml = asyncio.Lock()
         self._profiling = asyncio.Lock()
+        # Of the metrics, by the RM that was asked for.
+        self._seen: dict[str | None, core_metrics.Seen] = {}
         gets: list[tuple[str, Endpoint]] = [
             ("/ws/v1/clusters", self._clusters),
             ("/ws/v1/partitions", self._partitions),
@@ -197,13 +205,14 @@ class ViewRest:
             ("/ws/v1/explain/node/{node}", self._explain_node),
             ("/ws/v1/explain/preempted", self._explain_preempted),
             ("/ws/v1/explain/preemption/{application}/{key}", self._explain_preemption),
+            ("/ws/v1/explain/preemption/{allocation}", self._explain_preempted_allocation),
             ("/ws/v1/external", self._external),
             ("/ws/v1/external/{source}", self._external_source),
             (f"{partition}/external", self._external),
             ("/ws/v1/metrics/snapshot", self._snapshot),
             ("/ws/v1/resource-managers", self._resource_managers),
             ("/ws/v1/resource-manager/configuration", self._configuration),
-            ("/ws/v1/metrics", self._metrics),
+            ("/ws/v1/metrics", self._core_metrics),
             ("/metrics", self._metrics),
             ("/health", self._health),
             ("/ws/v1/config", self._config),
@@ -525,7 +534,7 @@ class ViewRest:
         for partition in self._partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
-                found = explain_queue.explained(partition, queue, halt=explain.halt_of(state))
+                found = explain_queue.explained(partition, queue, self._clock.now_ns(), halt=explain.halt_of(state))
                 return Answer(render.body(found))
         raise RequestRefused(404, "Queue not found")
 
@@ -539,17 +548,31 @@ class ViewRest:
         raise RequestRefused(404, "Node not found")
 
     async def _explain_preempted(self, call: Call) -> Answer:
-        return Answer(explain.preempted(self._known(call)))
+        return Answer(explain.preempted(self._known(call), self._clock.now_ns()))
 
     async def _explain_preemption(self, call: Call) -> Answer:
         _, partition, app = self._explained(call)
         held = app.allocations.get(call.path["key"])
         if held is None:
             raise RequestRefused(404, "Allocation not found")
-        found = explain.preemption(partition, held)
+        found = explain.preemption(partition, held, self._clock.now_ns())
         if found is None:
             raise RequestRefused(404, "Allocation was not preempted")
         return Answer(render.body(found))
+
+    async def _explain_preempted_allocation(self, call: Call) -> Answer:
+        """By its key or its UUID alone: the allocations that were told to go are few."""
+        state, name = self._known(call), call.path["allocation"]
+        partitions = self._partitions_of(call, state)
+        found = [(each, held) for each in partitions for held in explain.preempted_named(each, name)]
+        if not found:
+            raise RequestRefused(404, "Allocation not found among those that were preempted and are still there")
+        if len(found) > 1:
+            apps = sorted({held.app_id for _, held in found})
+            ask = "say which: /ws/v1/explain/preemption/{application}/{key}, ?partition="
+            raise RequestRefused(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
+        ((partition, held),) = found
+        return Answer(render.body(explain.preemption(partition, held, self._clock.now_ns())))
 
     def _explained(self, call: Call) -> tuple[RmState, Partition, Application]:
         """The application that the path names, in the partition that ``?partition=`` names, else in any."""
@@ -707,6 +730,17 @@ class ViewRest:
             return Answer(iter([body]), status, headers)
 
         return moved
+
+    async def _core_metrics(self, call: Call) -> Answer:
+        # A scraper names no RM: without one it is asked of all.
+        state = self._rm(call) if call.query.get("rm") else None
+        rm_id = state.info.rm_id if state is not None else None
+        seen = self._seen.setdefault(rm_id, core_metrics.Seen())
+        for gone in self._seen.keys() - self._source.states().keys() - {None}:
+            del self._seen[gone]
+        text = core_metrics.exposition(self._source.counted(rm_id), seen)
+        of_process = (generate_latest() for _ in range(1))  # when it is its turn
+        return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _metrics(self, _call: Call) -> Answer:
         return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_LATEST})

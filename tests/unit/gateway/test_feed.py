@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from muster_bus.clock import ManualClock
+from muster_gateway import metrics
 from muster_gateway.codec import ConfigurationAnswer, Registration, Response
 from muster_gateway.errors import ResponsesLost, Superseded
 from muster_gateway.response_reader import Feed
@@ -130,3 +133,27 @@ def test_a_callback_stream_goes_on_behind_a_gap() -> None:
     assert feed.seen == Cursor(5, 14, 5)
     with pytest.raises(Superseded):
         feed.take(14, registration(6, accepted=True))
+
+
+def test_what_waits_is_counted_for_who_looks() -> None:
+    before = _waiting()
+    feed = a_feed()
+    feed.take(10, response(2))
+    feed.take(11, response(3))
+    assert _waiting() == before + 2
+    due = feed.next_due()
+    assert due is not None
+    assert _waiting() == before + 1
+    del feed
+    gc.collect()
+    assert _waiting() == before
+
+
+def _waiting() -> float:
+    (found,) = (
+        sample.value
+        for family in metrics.waiting.collect()
+        for sample in family.samples
+        if sample.labels == {"kind": "allocation"}
+    )
+    return found

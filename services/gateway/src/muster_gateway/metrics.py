@@ -18,6 +18,7 @@ class Metric(StrEnum):
     RESPONSES = "muster_gateway_responses"
     OVERFLOWS = "muster_gateway_overflows"
     CATCH_UPS = "muster_gateway_catch_ups_open"
+    WAITING = "muster_gateway_responses_waiting"
     REGISTRATIONS = "muster_gateway_registrations"
     REGISTRATION_SECONDS = "muster_gateway_registration_seconds"
     CONFIGURATIONS = "muster_gateway_configuration_updates"
@@ -54,6 +55,7 @@ items_rejected = Counter(
 responses = Counter(Metric.RESPONSES, "Responses written to streams, admission answers included.", ["kind"])
 overflows = Counter(Metric.OVERFLOWS, "Times that a slow stream left the live tail.", ["kind"])
 catch_ups = Gauge(Metric.CATCH_UPS, "Streams that read the response log on their own now.")
+waiting = Gauge(Metric.WAITING, "Responses read from the log and not yet written to their stream.", ["kind"])
 registrations = Counter(Metric.REGISTRATIONS, "Registrations answered, by gRPC status.", ["status"])
 registration_seconds = Histogram(
     Metric.REGISTRATION_SECONDS, "From a registration's arrival to its answer.", buckets=_REGISTRATION_BUCKETS

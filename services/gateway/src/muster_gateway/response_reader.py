@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakSet
 
 import structlog
 from muster_bus.errors import CodecError, LogUnavailable, OffsetGone
@@ -96,6 +97,7 @@ class Feed:
         self.may_miss = kind is StreamKind.CALLBACK
         self._wake, self._now_s = wake, now_s
         self._recent: deque[tuple[float, Cursor]] = deque(maxlen=_MAX_RECENT)
+        _FEEDS[kind].add(self)
 
     @property
     def seen(self) -> Cursor:
@@ -147,6 +149,11 @@ class Feed:
         """Whether a response waits."""
         return bool(self._queue)
 
+    @property
+    def waiting(self) -> int:
+        """How many responses do."""
+        return len(self._queue)
+
     def is_half_full(self) -> bool:
         """Whether its producer should rather wait for the stream than fill it further."""
         return len(self._queue) * 2 > self._max_responses or self._queued_bytes * 2 > self._max_bytes
@@ -193,6 +200,18 @@ class Feed:
         last = self._seen.sequence
         counted = last != UNKNOWN and sequence == last + 1
         self._seen = self._seen._replace(sequence=sequence if counted else last, offset=offset + 1)
+
+
+# Counted when somebody looks: the way of a response costs nothing for it.
+_FEEDS: dict[StreamKind, WeakSet[Feed]] = {kind: WeakSet() for kind in StreamKind}
+
+
+def _count_waiting(kind: StreamKind) -> Callable[[], float]:
+    return lambda: sum(feed.waiting for feed in list(_FEEDS[kind]))
+
+
+for _kind in StreamKind:
+    metrics.waiting.labels(_kind.name.lower()).set_function(_count_waiting(_kind))
 
 
 @dataclass(slots=True)

@@ -71,6 +71,7 @@ ROWS: tuple[Row, ...] = (
     Row("/ws/v1/explain/node/{node}", Role.READ),
     Row("/ws/v1/explain/preempted", Role.READ),
     Row("/ws/v1/explain/preemption/{application}/{key}", Role.READ),
+    Row("/ws/v1/explain/preemption/{allocation}", Role.READ),
     Row("/ws/v1/history/apps", Role.READ),
     Row("/ws/v1/history/containers", Role.READ),
     Row("/ws/v1/config", Role.READ),

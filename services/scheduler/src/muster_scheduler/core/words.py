@@ -45,7 +45,7 @@ def _amount(kind: str, value: int, digits: int) -> str:
 
 
 def _bytes(value: int, digits: int) -> str:
-    size, step = abs(value), 0
+    size, step = float(abs(value)), 0
     while size >= 1024 and step + 1 < len(_BINARY):
         size, step = size / 1024, step + 1
     unit = "byte" if step == 0 and size == 1 else _BINARY[step]
@@ -65,7 +65,7 @@ def count(number: int, one: str, several: str = "") -> str:
 def lasted(duration_ns: int) -> str:
     """How long, in its two largest units: ``3 minutes``, ``1 hour 5 minutes``, ``less than a second``."""
     left = duration_ns // _SECOND_NS
-    parts = []
+    parts: list[str] = []
     for name, seconds in _TIMES:
         number, rest = divmod(left, seconds)
         if number or parts:

@@ -1,4 +1,4 @@
-"""The HTTP front: YuniKorn's REST port. It answers nothing itself but its own health and metrics.
+"""The HTTP front: YuniKorn's REST port. It answers nothing itself but its own health and metrics, and the page.
 
 Who asks is found out here (``identity.py``), and whether they may (``http_roles.py``), before a request goes anywhere.
 What is behind is told in headers that only this front sets, and never sees a token.
@@ -7,6 +7,7 @@ path                                             goes to
 /ws/v1/events/…, /ws/v1/usage                    the event publisher
 /ws/v1/…, /debug/…                               the view
 /health, /health/live, /health/ready, /metrics   this gateway
+/, /page/…, /favicon.ico                         the page's files (``page``)
 anything else                                    404 as YuniKorn's router says it
 
 A target is a URL (bodies are streamed both ways) or an ASGI application in this process (called as it is).
@@ -29,6 +30,7 @@ from starlette.types import Receive, Scope, Send
 from muster_gateway import http_roles, metrics
 from muster_gateway.errors import NotIdentified, RoleTooLow, shown
 from muster_gateway.identity import Doorman, Refusal
+from muster_gateway.page import Page
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +94,7 @@ class HttpFront:
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
         self._refusals = Seldom(_REFUSED_TOLD_S)
+        self._page = Page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # web sockets are nobody's here
@@ -131,7 +134,7 @@ class HttpFront:
         elif path.startswith(("/ws/v1/", "/debug/")):
             await self._pass(self._view, "view", scope, receive, send)
         else:
-            await self._own(path, scope["method"], identity, send)
+            await self._own(scope, identity, send)
 
     async def _refuse(self, refused: NotIdentified | RoleTooLow, scope: Scope, send: Send) -> None:
         if isinstance(refused, NotIdentified):
@@ -171,11 +174,15 @@ class HttpFront:
         finally:
             metrics.http_forwarded.labels(name, str(status)).inc()
 
-    async def _own(self, path: str, method: str, identity: Identity, send: Send) -> None:
-        if path not in OWN_PATHS:
+    async def _own(self, scope: Scope, identity: Identity, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        file = self._page.answer(path, scope["headers"])
+        if path not in OWN_PATHS and file is None:
             await respond(send, 404, _TEXT, _NOT_FOUND)
         elif method not in ("GET", "HEAD"):
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"GET, HEAD")])
+        elif file is not None:
+            await respond(send, file.status, file.content_type, file.body, file.headers, body_wanted=method == "GET")
         elif path == "/metrics":
             await respond(send, 200, CONTENT_TYPE_LATEST, generate_latest(), body_wanted=method == "GET")
         else:

@@ -233,7 +233,7 @@ def new_core(
         config, problems = load_queue_config(info.config)
     if config is None:
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
-    core = SchedulerCore(config, searching=searching, external=external)
+    core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id)
     core.next_submission = info.next_submission
     core.apply(SetDeciding(info.decides), info.last_decided_ns)
     core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)

@@ -121,6 +121,7 @@ class Queue(Ledger):
     :ivar waitlists: of a leaf: who waits there.
     :ivar ready_key: under which the parent's ``ready`` holds this queue; None: it does not.
     :ivar quota_ns: when what is above its max will be preempted; 0: never.
+    :ivar created_ns: when it was announced; 0: before that was recorded.
     """
 
     def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
@@ -152,6 +153,7 @@ class Queue(Ledger):
         self.ready_key: tuple[Any, ...] | None = None
         self.waitlists: dict[WaitKey, Waitlist] = {}
         self.quota_ns = 0
+        self.created_ns = 0
         self.own_maximum: dict[int, int] | None = None
         self.sources: tuple[str, ...] = ()
         self.external_maximum: dict[int, int] | None = None
@@ -918,6 +920,8 @@ class Application:
         while anything is pooled).
     :ivar ledgers: where its allocations count: those, and all of its queues.
     :ivar usage: what it has used so far, see ``usage.py``.
+    :ivar most_used: by type name, the most that its real allocations or its placeholders held at once, as of the last
+        end of one: what they hold now may be more.
     :ivar share: its fair share, as long as neither what it holds nor its queue's guaranteed changed; None: to measure.
     :ivar parked: how many of its groups are parked.
     :ivar counted: whether it counts as running against the maxima of applications.
@@ -950,6 +954,7 @@ class Application:
         self.gang_style = ""
         self.rejected_message = ""
         self.usage: dict[str, dict[str, dict[str, int]]] = {}
+        self.most_used: dict[str, int] = {}
         self.asks: dict[str, Ask] = {}
         self.allocations: dict[str, Allocation] = {}
         self.repeats: dict[str, dict[int, Allocation]] = {}

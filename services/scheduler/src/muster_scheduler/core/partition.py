@@ -69,6 +69,7 @@ Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions |
 class Partition:
     """One partition of one RM.
 
+    :ivar rm_id: whose it is, for who shows it; nothing is decided by it.
     :ivar searching: False while states are folded, and always in a follower: no order of nodes is kept then.
     :ivar apps: by id; finished ones stay until they expire, under ``<id>-<seconds>`` once their id is used again.
     :ivar rejected: by id, the latest that were not let in, oldest first.
@@ -100,9 +101,15 @@ class Partition:
     """
 
     def __init__(
-        self, config: PartitionConfig, *, searching: bool = True, external: PartitionBooks | None = None
+        self,
+        config: PartitionConfig,
+        *,
+        searching: bool = True,
+        external: PartitionBooks | None = None,
+        rm_id: str = "",
     ) -> None:
         self.name = config.name
+        self.rm_id = rm_id
         self.searching = searching
         self.config = config
         self.types = Types()

@@ -96,8 +96,16 @@ class SchedulerCore:
     :ivar next_submission: number that the next submitted node, application or ask gets: the order of ties.
     """
 
-    def __init__(self, config: ClusterConfig, *, searching: bool = True, external: ExternalBooks | None = None) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        searching: bool = True,
+        external: ExternalBooks | None = None,
+        rm_id: str = "",
+    ) -> None:
         self.config = config
+        self.rm_id = rm_id
         self.external = external if external is not None else ExternalBooks()
         self._searching = searching
         self._deciding = True
@@ -266,7 +274,8 @@ class SchedulerCore:
         return ()
 
     def _new_partition(self, config: PartitionConfig) -> Partition:
-        partition = Partition(config, searching=self._searching, external=self.external.of(config.name))
+        books = self.external.of(config.name)
+        partition = Partition(config, searching=self._searching, external=books, rm_id=self.rm_id)
         # (One order for all numbers: it survives restarts.)
         partition.questions.number = partition.node_lives.number = self._submission
         partition.telling.want(self._events.requests)

@@ -226,7 +226,8 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     scheduler = SchedulerService(settings.scheduler, bus, topics, clock)
     view = ViewService(settings.view, bus, topics, clock)
     usage = _usage(settings, bus) if settings.derive.enabled else None
-    publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=usage.routes if usage else ())
+    routes = usage.routes if usage else ()
+    publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=routes, view=view.asgi)
     derive = (
         PlainDerive(settings.derive, bus, topics, clock)
         if settings.derive.enabled and settings.log.derived_topics

@@ -76,6 +76,7 @@ ROWS: tuple[Row, ...] = (
     Row("/ws/v1/history/containers", Role.READ),
     Row("/ws/v1/config", Role.READ),
     Row("/ws/v1/validate-conf", Role.READ, ("POST",), "judges the text that it is given; changes nothing"),
+    Row("/ws/v1/object-states", Role.READ, ("POST",), "asks for many at once; changes nothing"),
     Row("/ws/v1/resource-managers", Role.READ, why="secrets in what they registered with are masked"),
     Row("/ws/v1/resource-manager/configuration", Role.READ, why="likewise"),
     Row("/ws/v1/metrics", Role.READ),

@@ -10,7 +10,7 @@ figures are of one moment, and what is gone by its turn is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -73,9 +73,16 @@ def node(partition: Partition, shown: Node) -> Pieces:
     return _with_lists(head, lists, tail)
 
 
-def application(partition: Partition, shown: Application) -> Pieces:
-    """An application with its asks and allocations."""
-    asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
+def application(partition: Partition, shown: Application, only: Collection[str] | None = None) -> Pieces:
+    """An application with its asks and allocations.
+
+    :param only: of one that has many, no asks and allocations but those with these keys.
+    """
+    if only is not None and len(shown.asks) + len(shown.allocations) > _SMALL:
+        asks = [shown.asks[key] for key in only if key in shown.asks]
+        allocations = [each for key in only for each in shown.held(key)]
+    else:
+        asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
     head, tail = go_json(dao.application_head(partition, shown)), go_json(dao.application_tail(shown))
     lists = (("requests", asks, dao.ask), ("allocations", allocations, dao.allocation))
     return _with_lists(head, lists, tail)

@@ -40,6 +40,7 @@ from muster_scheduler.view import (
     go,
     inside,
     metrics,
+    object_states,
     placement_rules,
     render,
     resource_managers,
@@ -232,6 +233,7 @@ class ViewRest:
             [
                 *((pattern, Action(endpoint)) for pattern, endpoint in gets),
                 ("/ws/v1/validate-conf", Action(self._validate, "POST")),
+                ("/ws/v1/object-states", Action(self._object_states, "POST")),
                 ("/ws/v1/loglevel/{level}", Action(self._set_level, "PUT")),
             ]
         )
@@ -711,6 +713,9 @@ class ViewRest:
             raise RequestRefused(503, "A profile is being made already: try again")
         async with self._profiling:
             return await asyncio.to_thread(inside.profile, seconds)
+
+    async def _object_states(self, call: Call) -> Answer:
+        return Answer(object_states.pieces(self._known(call), object_states.read(call.body)))
 
     async def _level(self, _call: Call) -> Answer:
         return Answer(render.body(inside.level()))

@@ -33,6 +33,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from muster_client.accounts import percentile  # noqa: E402
 
+NODES, APPLICATIONS, QUEUES = 1_000, 100, 10
+# An application whose asks wait, and how many of them there are.
+WAITING_APP, WAITING = "waiting", 100
 PARTITION = "/ws/v1/partition/default"
 GZIP = "Accept-Encoding: gzip\r\n"
 
@@ -87,20 +90,16 @@ class Cluster:
     """What there is to ask for."""
 
     rm: str
-    nodes: int = 1_000
-    applications: int = 100
-    queues: int = 10
-    waiting_app: str = "waiting"
-    waiting: int = 100
+    nodes: int = NODES
 
     def path(self, kind: Kind, chance: random.Random) -> str:
         return kind.path.format(
             rm=self.rm,
             node=f"node-{chance.randrange(self.nodes)}",
-            app=f"app-{chance.randrange(self.applications)}",
-            queue=f"root.q{chance.randrange(self.queues)}",
-            waiting=self.waiting_app,
-            key=f"w-{chance.randrange(self.waiting)}",
+            app=f"app-{chance.randrange(APPLICATIONS)}",
+            queue=f"root.q{chance.randrange(QUEUES)}",
+            waiting=WAITING_APP,
+            key=f"w-{chance.randrange(WAITING)}",
         )
 
 
@@ -323,7 +322,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=Cluster.nodes)
+    parser.add_argument("--nodes", type=int, default=NODES)
     options = parser.parse_args()
     gc.disable()  # (short, and its pauses would count as the server's)
     if options.what == "dumps":

@@ -31,6 +31,9 @@ from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_de
 
 if TYPE_CHECKING:
     from muster_event_publisher.derive.rest import UsageRest
+    from muster_scheduler.view import ViewService
+
+    from muster_cli.view_process import ViewProcess
 
 log = structlog.get_logger(__name__)
 
@@ -220,11 +223,10 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
     from muster_scheduler.service.app import SchedulerService
-    from muster_scheduler.view import ViewService
 
     topics = settings.log.topics()
     scheduler = SchedulerService(settings.scheduler, bus, topics, clock)
-    view = ViewService(settings.view, bus, topics, clock)
+    view = _own_view(settings, bus, clock)
     usage = _usage(settings, bus) if settings.derive.enabled else None
     routes = usage.routes if usage else ()
     publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=routes, view=view.asgi)
@@ -264,6 +266,18 @@ def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     if usage:
         parts.insert(-1, Part("usage", usage))
     return Plan([], parts, [gateway.ready, view.healthy])
+
+
+def _own_view(settings: MusterSettings, bus: Log, clock: Clock) -> ViewProcess | ViewService:
+    """The view of ``muster up``."""
+    from muster_scheduler.view import ViewService
+
+    from muster_cli.view_process import ViewProcess
+
+    if settings.view.own_process and settings.log.backend == "sqlite" and not settings.view.http_address:
+        return ViewProcess(settings, bus, clock)
+    # (Only the embedded log's file can be followed from elsewhere; an address of its own is for this process to hold.)
+    return ViewService(settings.view, bus, settings.log.topics(), clock)
 
 
 _BUILD: dict[ServiceName, Build] = {

@@ -10,20 +10,18 @@ path                                             goes to
 /, /page/…, /favicon.ico                         the page's files (``page``)
 anything else                                    404 as YuniKorn's router says it
 
-A target is a URL (bodies are streamed both ways) or an ASGI application in this process (called as it is).
+A target is a URL (``http_target.py``) or an ASGI application in this process (called as it is).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Set
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
-import httpx
 import structlog
 from muster_service.go_json import error_body
 from muster_service.identity import IDENTITY_HEADERS, Identity, Role
-from muster_service.life import until
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
@@ -36,22 +34,6 @@ log = structlog.get_logger(__name__)
 
 RawHeaders = list[tuple[bytes, bytes]]
 
-# RFC 9110, section 7.6.1: these concern one connection, not the message.
-_HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-# A listener of /ws/v1/events/stream may hear nothing for hours: only connecting is bounded, not reading.
-_MAX_CONNECTIONS = 1_000
 _TEXT = "text/plain; charset=utf-8"
 _NOT_FOUND = b"404 page not found\n"
 # These change nothing.
@@ -198,84 +180,6 @@ class HttpFront:
         return not problems, [*problems, *await self._beside()]
 
 
-class HttpTarget:
-    """A service behind a URL."""
-
-    def __init__(self, url: str, name: str, connect_timeout_s: float) -> None:
-        self._name = name
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(None, connect=connect_timeout_s, pool=connect_timeout_s),
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
-            follow_redirects=False,
-            trust_env=False,  # a proxy of the environment is not for traffic between our own services
-        )
-
-    async def close(self) -> None:
-        """Ends all connections."""
-        await self._client.aclose()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            request = self._request(scope, receive)
-        except httpx.InvalidURL:  # characters that no path of ours has
-            await respond(send, 404, _TEXT, _NOT_FOUND)
-            return
-        try:
-            response = await self._client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            log.warning("http target away", target=self._name, error=type(error).__name__)
-            await respond_error(send, 503, f"The {self._name} is not reachable, try again")
-            return
-        try:
-            await self._relay(response, receive, send)
-        finally:
-            await response.aclose()
-
-    def _request(self, scope: Scope, receive: Receive) -> httpx.Request:
-        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        query: bytes = scope.get("query_string", b"")
-        url = self._client.base_url.copy_with(raw_path=raw_path + (b"?" + query if query else b""))
-        headers = end_to_end(scope["headers"], also=(b"host",), never=IDENTITY_HEADERS)
-        names = {name for name, _ in scope["headers"]}
-        headers.append((b"x-forwarded-host", dict(scope["headers"]).get(b"host", b"")))
-        if scope.get("client"):
-            headers.append((b"x-forwarded-for", str(scope["client"][0]).encode()))
-        has_body = b"content-length" in names or b"transfer-encoding" in names
-        return httpx.Request(scope["method"], url, headers=headers, content=_body(receive) if has_body else None)
-
-    async def _relay(self, response: httpx.Response, receive: Receive, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status_code,
-                "headers": end_to_end(response.headers.raw, also=(b"date",)),  # this server adds its own
-            }
-        )
-        try:
-            await until(self._pass_body(response, send), _client_gone(receive))
-        except httpx.HTTPError as error:  # returning unfinished breaks the connection: the client sees it is cut
-            log.warning("http target broke off", target=self._name, error=type(error).__name__)
-
-    async def _pass_body(self, response: httpx.Response, send: Send) -> None:
-        async for chunk in response.aiter_raw():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def end_to_end(
-    headers: Iterable[tuple[bytes, bytes]], also: tuple[bytes, ...] = (), never: Set[bytes] = frozenset()
-) -> RawHeaders:
-    """The headers without those of one connection: the standard ones, those that Connection names, and ``also``.
-
-    :param never: stays, also when Connection names it.
-    """
-    lower = [(name.lower(), value) for name, value in headers]
-    named = {part.strip().lower() for name, value in lower if name == b"connection" for part in value.split(b",")}
-    dropped = (_HOP_BY_HOP | named | set(also)) - never
-    return [(name, value) for name, value in lower if name not in dropped]
-
-
 async def respond(
     send: Send,
     status: int,
@@ -335,18 +239,3 @@ class Seldom:
             return None
         left_out, self._left_out, self._next_s = self._left_out, 0, now_s + self._every_s
         return left_out
-
-
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise httpx.WriteError("the client is gone")
-        yield message.get("body", b"")
-        if not message.get("more_body", False):
-            return
-
-
-async def _client_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -579,6 +579,7 @@ class Allocation(_Demanded):
     :ivar told_ns: when it was told to go, whyever; 0: it was not. ``reminder_ns``: when it will be told again.
     :ivar replaces: the placeholder whose place it took.
     :ivar source: outside of the RM, that runs it; "": the RM does. The RM is told nothing of it.
+    :ivar shown: a follower's, whose allocations never change: as text, once it was asked for. The core leaves it alone.
     """
 
     __slots__ = (
@@ -595,6 +596,7 @@ class Allocation(_Demanded):
         "reminder_ns",
         "replaced_by",
         "replaces",
+        "shown",
         "source",
         "timed_out",
         "told_ns",
@@ -624,6 +626,7 @@ class Allocation(_Demanded):
         self.told_ns = self.reminder_ns = 0
         self.replaces: Replaced | None = None
         self.source = ""
+        self.shown: bytes | None = None
         self.gone = False
         self.published = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from muster_bus.clock import Clock
@@ -33,12 +33,21 @@ class ViewService:
     """Follows every partition of ``si.state`` and answers REST. It decides nothing and writes nothing.
 
     :param bus: started; closed by whoever started it.
+    :param look: called when a request comes: of a log whose readers do not hear of a record as soon as it is visible.
     :ivar asgi: the endpoints as a Starlette application, for who serves them elsewhere.
     """
 
-    def __init__(self, settings: ViewSettings, bus: Log, topics: Topics, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: ViewSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        *,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         self.settings = settings
-        self._log, self._topics, self._clock = bus, topics, clock
+        self._log, self._topics, self._clock, self._look = bus, topics, clock, look
         self._gate = FoldGate(clock, settings.snapshot_hold_s)
         self._followers = [
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
@@ -167,6 +176,7 @@ class ViewService:
         """Returns between two folds, when what is visible now is folded; at the latest after ``fresh_wait_s``."""
         for follower in self._followers:
             follower.want()
+        self._look()
         # A read that has its records already takes its turn first.
         await asyncio.sleep(0)
         if all(follower.is_fresh for follower in self._followers):

@@ -17,6 +17,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
 )
 from muster_scheduler.core.external import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
+from muster_scheduler.core.objects import Preempted, PreemptionRule
 from muster_scheduler.core.states import QueueEvent
 from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.view import explain
@@ -291,6 +292,44 @@ async def test_for_a_stopped_rm_that_is_the_reason_whatever_was_before(bench: Be
     assert asked["message"] == "The resource manager is stopped; it must register again."
     assert (await get(bench, f"{E}/queue/root.a"))["asks"] == {"RM_STOPPED": 1}
     assert (await get(bench, f"{E}/application/x"))["counts"] == {"RM_STOPPED": 1}
+
+
+async def test_a_pause_began_when_it_did_and_ends_what_was_waited_for(bench: Bench) -> None:
+    """From the records alone, as a view that begins anew has them."""
+    rm = bench.rm()
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k", vcore=1)
+    start_ns = rm.cluster.now_ns
+    rm.cluster.wait(10)
+    rm.cluster.node("small", vcore=0, memory=1)
+    rm.cluster.wait(20)
+    rm.info.held, rm.info.held_ns = True, rm.cluster.now_ns
+    await bench.write(rm)
+    asked = await get(bench, f"{E}/ask/x/k")
+    assert (asked["reason"], asked["since"]) == ("RM_HELD", start_ns + 30_000_000_000)
+    told = [(each["reason"], each["since"] - start_ns, each["until"] - start_ns) for each in asked["history"]]
+    assert told == [("NO_NODES", 0, 10_000_000_000), ("LARGER_THAN_ANY_NODE", 10_000_000_000, 30_000_000_000)]
+    queue = (await get(bench, f"{E}/queue/root"))["history"]
+    assert [(each["reason"], each["asks"]) for each in queue] == [
+        ("NO_NODES", 0), ("LARGER_THAN_ANY_NODE", 0), ("RM_HELD", 1),
+    ]  # fmt: skip
+
+
+async def test_a_preempted_allocation_whose_key_several_applications_have(bench: Bench) -> None:
+    rm = bench.rm(queues=PREEMPTING)
+    cluster = rm.cluster
+    cluster.node("n1", vcore=10)
+    cluster.app("x", "root.a")
+    for app in ("y", "z"):
+        cluster.app(app, "root.b")
+        cluster.do(UpdateAllocations([AskItem("v", app, "default", {"vcore": 5}, allow_preempt_self=True)]))
+        held = cluster.application(app).allocations["v"]
+        why = Preempted(PreemptionRule.QUOTA, "", "", "root.b", cluster.now_ns)
+        cluster.partition.releases.preempt(held, why, "", cluster.outcomes[-1], cluster.now_ns)
+    await bench.write(rm)
+    answer = await get(bench, f"{E}/preemption/v", 400)
+    assert "Allocation 'v' is in 2 applications, y, z" in answer["message"]
+    assert (await get(bench, f"{E}/preemption/z/v"))["applicationID"] == "z"
 
 
 @pytest.mark.parametrize(

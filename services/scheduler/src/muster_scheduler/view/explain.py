@@ -311,8 +311,8 @@ def _application_one(app: Application, counts: Counter[str]) -> str:
     if app.reason is not None:
         return f"{said} and wants {pending:,} more, but {app.reason.clause()}."
     code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
-    how_many = "" if most == pending else f", {most:,} of them"
-    return f"{said} and wants {pending:,} more{how_many}, which {'wait' if most > 1 else 'waits'} {WAITS[code]}."
+    which = "which" if most == pending else f"of which {most:,}"
+    return f"{said} and wants {pending:,} more, {which} {'waits' if most == 1 else 'wait'} {WAITS[code]}."
 
 
 def _application_sentence(app: Application, pending: int, gang: str) -> str:

@@ -10,7 +10,7 @@ from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_victims import POLICY
 from muster_scheduler.core.properties import PreemptionPolicy
-from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
 from muster_scheduler.core.words import amount, amounts, count, lasted, listed
@@ -147,21 +147,20 @@ def _sentence(found: QueueDao) -> str:
     """What it uses, and what most of those who wait in it wait for."""
     parts = [_STATES[QueueState(found.state)]] if found.state in _STATES else []
     uses = []
-    for name, most in found.maximum.items():
+    for name, most in sorted(found.maximum.items()):
         used, limit = amounts(name, found.allocated.get(name, 0), most)
         uses.append(f"{used} of its max of {limit}")
-    uses = uses or [amount(name, used) for name, used in found.allocated.items()]
+    uses = uses or [amount(name, used) for name, used in sorted(found.allocated.items())]
     parts.append(f"uses {listed(uses) or 'nothing'}")
+    said = f"Queue {found.queue} {', '.join(parts)}, and has"
     if not found.asks:
-        return f"Queue {found.queue} {listed([*parts, 'has nothing that waits'])}."
+        return f"{said} nothing that waits."
     total = sum(found.asks.values())
     code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
     first = next(each for each in found.history if each.reason == code and not each.until)
-    how_many = f"has {count(total, 'ask')} that {'waits' if total == 1 else 'wait'}"
+    asks = f"{count(total, 'ask')} that {'waits' if total == 1 else 'wait'}"
     of_these = "" if most == total else f", {most:,} of them"
-    return (
-        f"Queue {found.queue} {listed([*parts, how_many])}{of_these} {WAITS[code]}, for {_lasted(found, first.since)}."
-    )
+    return f"{said} {asks}{of_these} {WAITS[code]}, for {_lasted(found, first.since)}."
 
 
 def _lasted(found: QueueDao, since_ns: int) -> str:
@@ -172,7 +171,11 @@ def _message(queue: Queue, found: QueueDao) -> str:
     said = [_state(queue), _guarantee(queue, found), _maximum(found), _applications_max(found), _preemption(found)]
     waiting = sum(found.asks.values())
     said.append(f"{count(waiting, 'ask waits', 'asks wait')} in it." if waiting else "Nothing waits in it.")
-    full = [each for each in found.history if each.limit_queue == found.queue and not each.until]
+    full = [
+        each
+        for each in found.history
+        if each.limit_queue == found.queue and not each.until and each.reason != ReasonCode.QUEUE_STOPPED
+    ]
     said += [f"{_full(each)}, for {_lasted(found, each.since)}." for each in full]
     return " ".join(text for text in said if text)
 

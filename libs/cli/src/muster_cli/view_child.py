@@ -22,9 +22,10 @@ from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings
 from muster_scheduler.view import ViewService
 from muster_scheduler.view.settings import ViewSettings
+from muster_service import logs
 from muster_service.http_server import HttpServer
 
-from muster_cli import garbage, logs
+from muster_cli import garbage
 
 log = structlog.get_logger(__name__)
 

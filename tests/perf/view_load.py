@@ -23,6 +23,7 @@ import random
 import socket
 import sys
 import time
+import urllib.request
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,8 @@ class Kind(NamedTuple):
     """One kind of request.
 
     :ivar weight: so many of a thousand.
-    :ivar path: ``{node}``, ``{app}``, ``{queue}``, ``{key}`` are drawn for each; ``{rm}`` is the RM's id.
+    :ivar path: ``{node}``, ``{app}``, ``{queue}``, ``{key}`` are drawn for each; ``{rm}`` is the RM's id,
+        ``{event}`` one of the last hundred events when it began: who follows events by asking goes on where it was.
     :ivar gzip: asked for compressed, as browsers and Go's clients do.
     """
 
@@ -67,7 +69,7 @@ MIX = (
     Kind("node utilizations", 30, "/ws/v1/scheduler/node-utilizations?rm={rm}"),
     Kind("history", 60, "/ws/v1/history/apps?rm={rm}"),
     Kind("health check", 41, "/ws/v1/scheduler/healthcheck?rm={rm}"),
-    Kind("events batch", 100, "/ws/v1/events/batch?rm={rm}&count=100"),
+    Kind("events batch", 100, "/ws/v1/events/batch?rm={rm}&count=100&start={event}"),
     # dashboards and scrapers
     Kind("health", 100, "/health", gzip=False),
     Kind("figures", 20, "/ws/v1/metrics/snapshot?rm={rm}&nodes=50"),
@@ -91,10 +93,12 @@ class Cluster:
 
     rm: str
     nodes: int = NODES
+    event: int = 0
 
     def path(self, kind: Kind, chance: random.Random) -> str:
         return kind.path.format(
             rm=self.rm,
+            event=self.event,
             node=f"node-{chance.randrange(self.nodes)}",
             app=f"app-{chance.randrange(APPLICATIONS)}",
             queue=f"root.q{chance.randrange(QUEUES)}",
@@ -328,7 +332,9 @@ def main() -> int:
     if options.what == "dumps":
         print(json.dumps(asyncio.run(dumps(options.url, options.rm, options.seconds))))
         return 0
-    cluster = Cluster(options.rm, nodes=options.nodes)
+    with urllib.request.urlopen(f"{options.url}/ws/v1/events/batch?rm={options.rm}&count=1") as answer:
+        event = max(0, int(json.loads(answer.read())["HighestID"]) - 100)
+    cluster = Cluster(options.rm, options.nodes, event)
     began = time.process_time()
     counted = asyncio.run(
         reads(options.url, cluster, options.per_s, options.seconds, options.connections, options.seed)

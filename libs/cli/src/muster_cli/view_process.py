@@ -1,14 +1,13 @@
 """``muster up`` has its view in a process of its own: what readers cost then never delays a decision.
 
-The child (``view_child.py``) follows the embedded log's file by itself and answers HTTP on a Unix socket that this
-process listens on, so that who asks while it begins waits instead of being refused. Here it is started, listened to,
-started again when it ends, and ended.
+The child (``view_child.py``) follows the embedded log's file by itself and answers HTTP on a Unix socket that is this
+process's, and only this user's. Here it is started, listened to, started again when it ends, and ended.
 
 ========  ==============================  ======================================================================
 state     becomes                         then
 ========  ==============================  ======================================================================
 begun     ready: it has folded the log    it tells every second what does not work; that is a sign of life, too
-any       gone: it ended, or was silent   readers wait, and are refused in the end; decisions go on
+any       gone: it ended, or was silent   readers wait a little, then are refused (503); decisions go on
 gone      begun                           after a wait that grows
 ========  ==============================  ======================================================================
 
@@ -31,6 +30,7 @@ from typing import Any
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
+from muster_gateway.http_front import respond_error
 from muster_gateway.http_target import HttpTarget
 from muster_scheduler.view import ViewService
 from starlette.types import Message, Receive, Scope, Send
@@ -46,6 +46,8 @@ _WAIT_MIN_S, _WAIT_MAX_S = 0.2, 10.0
 # One that lived for so long was good: the next failure is the first one of a new row.
 _SETTLED_S = 60.0
 _CONNECT_S = 5.0
+# Who asks while there is no child waits so long for the next one.
+_READER_WAITS_S = 5.0
 _SOCKET_NAME = "view.sock"
 # Of a Unix socket's path the system takes 107 characters.
 _PATH_CHARACTERS = 100
@@ -73,6 +75,7 @@ class ViewProcess:
         self._path = Path()
         self._child: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._answers = asyncio.Event()
         self._over = asyncio.Event()
         self._problems: list[str] = ["the view's process begins"]
         self._stopping = False
@@ -126,11 +129,22 @@ class ViewProcess:
         assert self._target is not None, "start comes first"
         path: str = scope["path"]
         if not path.startswith(_OWN_PATHS):
-            await self._target(scope, receive, send)
+            if await self._is_there():
+                await self._target(scope, receive, send)
+            else:
+                await respond_error(send, 503, "The view is not reachable, try again", [(b"retry-after", b"1")])
             return
         await self._here.asgi(scope, receive, send)
-        if scope["method"] == "PUT" and path.startswith(_LEVEL_PATH):
+        if scope["method"] == "PUT" and path.startswith(_LEVEL_PATH) and self._answers.is_set():
             await self._target(scope, receive, _nowhere)  # (the same level there)
+
+    async def _is_there(self) -> bool:
+        """Whether it answers, now or soon."""
+        if not self._answers.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_READER_WAITS_S):
+                    await self._answers.wait()
+        return self._answers.is_set()
 
     # ---- one child after the other ---------------------------------------------------------------------------------
 
@@ -178,6 +192,7 @@ class ViewProcess:
                 async with asyncio.timeout(1.0):
                     await child.wait()
         finally:
+            self._answers.clear()
             self._child = None
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
@@ -210,6 +225,7 @@ class ViewProcess:
             if silent_max_s == BEGIN_MAX_S:
                 log.info("view process ready", pid=self.pid)
             self._problems, silent_max_s = told["problems"], SILENT_MAX_S
+            self._answers.set()
 
 
 async def _nowhere(_message: Message) -> None:

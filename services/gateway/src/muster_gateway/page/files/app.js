@@ -22,6 +22,7 @@ const REST_TIMES = 10;
 const AWAY_FIRST_MS = 1000;
 const AWAY_LONGEST_MS = 30_000;
 const MANAGERS_EVERY_MS = 10_000;
+const NOBODY_EVERY_MS = 2000;
 // Behind by more records than this is worth a word.
 const LAG_WORTH_TELLING = 1000;
 
@@ -148,7 +149,7 @@ async function show() {
       Object.assign(mine, { data, trouble: null });
       away = 0;
       shell.refusedFor = "";
-      tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : `live, ${clock(Date.now())}`);
+      tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : "live");
       rest = Math.max(rest, REST_TIMES * (performance.now() - began));
     } catch (error) {
       if (current !== mine || ends.signal.aborted) return;
@@ -184,7 +185,7 @@ function troubled(mine, error, away) {
 
 /** The RMs that there are, and the partitions of the one that is shown: few, and seldom new. */
 async function ready(signal) {
-  if (performance.now() - shell.managersAt < MANAGERS_EVERY_MS) return;
+  if (performance.now() - shell.managersAt < (shell.managers?.length ? MANAGERS_EVERY_MS : NOBODY_EVERY_MS)) return;
   shell.managers = (await json(url(["ws", "v1", "resource-managers"]), signal)).data;
   shell.tokenWanted = "";
   const rm = rmShown();
@@ -353,7 +354,7 @@ function restart() {
 // ---- status ---------------------------------------------------------------------------------------------------------
 
 function tellStatus(kind, text) {
-  fill(place("status"), h("span", { class: `dot ${kind}` }), h("span", {}, text));
+  fill(place("status"), h("span", { class: `dot ${kind}` }), h("span", {}, text, kind === "live" ? h("span", { class: "clock" }, `, ${clock(Date.now())}`) : null));
   if (kind !== "away") fill(place("notice"));
 }
 

@@ -124,13 +124,27 @@ function row(context, app) {
 // ---- one application ------------------------------------------------------------------------------------------------
 
 async function loadOne(context) {
-  const [app, why] = await Promise.all([
+  const { memory } = context;
+  let [app, why] = memory.over ? [memory.over, null] : await Promise.all([
     context.find(["partition", context.partition, "application", context.thing]),
     context.find(["explain", "application", context.thing], { partition: context.partition }),
   ]);
+  app ??= await listed(context, why);
   if (!app) return { kind: "one", app };
   await follow(context);
   return { kind: "one", app, why, story: context.memory.story };
+}
+
+/** YuniKorn's path of one application knows none that is over, and no id with a slash: the lists have them. */
+async function listed(context, why) {
+  const at = ["partition", context.partition];
+  const lists = why ? [[...at, "queue", queuePart(why.queue), "applications"]] : [[...at, "applications", "completed"], [...at, "applications", "rejected"]];
+  for (const list of lists) {
+    const app = (await context.get(list)).find((each) => each.applicationID === context.thing);
+    if (app && !why) context.memory.over = app; // it will not change any more
+    if (app) return app;
+  }
+  return null;
 }
 
 /** Reads this application's events: at first the newest so many, then what came since. */
@@ -194,7 +208,7 @@ function renderOne(context, { app, why, story }) {
       figure(app.finishedTime ? "Took" : "For", duration(ended - ms(app.submissionTime))),
       figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
       figure("Asks that wait", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
-    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why it waits"), whys(waiting)) : null,
+    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why it waits"), whys(waiting), formerly(why.history ?? [], now)) : null,
     why?.gang ? gang(why) : null,
     h("section", { class: "card", "aria-labelledby": "life" },
       h("h2", { id: "life" }, "Timeline"),
@@ -225,6 +239,18 @@ export function whys(asks) {
       h("p", { class: "note" }, h("b", {}, reason(each.reason)), ` · ${count(each.wanted, "allocation")} of ${resource(each.resource)}`,
         Number.isFinite(each.since) && each.since ? ` · for ${duration(Date.now() - ms(each.since))}` : "",
         h("span", { class: "keys" }, ` · ${each.keys.slice(0, 3).join(", ")}${each.keys.length > 3 ? ` and ${grouped(each.keys.length - 3)} more` : ""}`)))));
+}
+
+/** What its asks waited for, and until when. */
+function formerly(history, now) {
+  if (history.length < 2) return null;
+  return h("details", {}, h("summary", {}, "What it has waited for so far"),
+    h("table", { class: "list" }, h("caption", { class: "sr" }, "Reasons so far"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Reason"), h("th", { scope: "col", class: "medium" }, "Where"), h("th", { scope: "col" }, "From"), h("th", { scope: "col", class: "num" }, "For"))),
+      h("tbody", {}, history.map((each, at) => h("tr", { key: at },
+        h("th", { scope: "row" }, reason(each.reason), h("span", { class: "note" }, [each.resourceType, each.who].filter(Boolean).join(" · "))),
+        h("td", { class: "medium" }, each.limitQueue || "–"), h("td", {}, moment(each.since)),
+        h("td", { class: "num" }, duration((each.until ? ms(each.until) : now) - ms(each.since)), each.until ? null : h("span", { class: "note" }, "still")))))));
 }
 
 function gang({ gang: found, replacements }) {

@@ -30,7 +30,7 @@ export async function load(context) {
 
 async function listen(context) {
   const { memory } = context;
-  const query = memory.next === undefined ? { count: OF_THE_PAST } : { start: memory.next };
+  const query = memory.next === undefined ? { count: OF_THE_PAST, state: false } : { start: memory.next, state: false };
   const cut = new AbortController();
   let response;
   try {

@@ -63,7 +63,7 @@ from muster_scheduler.core.telling import Telling
 from muster_scheduler.core.waiting import Waiting
 
 # What a deadline can be of.
-Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions | Refusals | ExternalEntry
+Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions | Refusals | ExternalEntry | Offers
 
 
 class Partition:
@@ -107,6 +107,7 @@ class Partition:
         searching: bool = True,
         external: PartitionBooks | None = None,
         rm_id: str = "",
+        reports_until_ns: int = 0,
     ) -> None:
         self.name = config.name
         self.rm_id = rm_id
@@ -126,7 +127,7 @@ class Partition:
         self.node_lives = NodeLives(self)
         self.external = PartitionExternal(self, external if external is not None else PartitionBooks(config.name))
         self.pools = Pools(self)
-        self.offers = Offers(self)
+        self.offers = Offers(self, reports_until_ns)
         self.lifecycle = Lifecycle(self)
         self.releases = Releases(self)
         self.adoption = Adoption(self)
@@ -240,6 +241,8 @@ class Partition:
             case ExternalEntry():
                 if due_of(what) == due_ns:
                     self.offers.come(what, out, now_ns)
+            case Offers():
+                what.reported(out, now_ns)
             case Questions():
                 what.come(out, now_ns)
             case Refusals():

@@ -15,6 +15,7 @@ A target is a URL (``http_target.py``) or an ASGI application in this process (c
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
@@ -53,6 +54,8 @@ OWN_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 _NOT_PASSED = IDENTITY_HEADERS | {b"authorization"}
 # Refusals are told so often; a client that tries without end would fill the log.
 _REFUSED_TOLD_S = 1.0
+# What was found of the gateway's health is said again for so long.
+_LOOKED_S = 0.25
 
 
 class HttpFront:
@@ -76,6 +79,8 @@ class HttpFront:
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
         self._refusals = Seldom(_REFUSED_TOLD_S)
+        self._looking: asyncio.Task[tuple[bool, list[str]]] | None = None
+        self._looked_until_s = 0.0
         self._page = Page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -175,9 +180,20 @@ class HttpFront:
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
 
     async def _problems(self) -> tuple[bool, list[str]]:
-        """Whether the gateway can serve, and everything that does not work."""
-        problems = await self._unready()
-        return not problems, [*problems, *await self._beside()]
+        """Whether the gateway can serve, and everything that does not work.
+
+        Looking asks servers and takes milliseconds: who comes meanwhile, or right after it, gets the same answer.
+        """
+        if self._looking is None or (self._looking.done() and time.monotonic() >= self._looked_until_s):
+            self._looking = asyncio.create_task(self._look(), name="health")
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> tuple[bool, list[str]]:
+        try:
+            problems = await self._unready()
+            return not problems, [*problems, *await self._beside()]
+        finally:
+            self._looked_until_s = time.monotonic() + _LOOKED_S
 
 
 async def respond(

@@ -277,7 +277,7 @@ def _own_view(settings: MusterSettings, bus: Log, clock: Clock) -> ViewProcess |
     if settings.view.own_process and settings.log.backend == "sqlite" and not settings.view.http_address:
         return ViewProcess(settings, bus, clock)
     # (Only the embedded log's file can be followed from elsewhere; an address of its own is for this process to hold.)
-    return ViewService(settings.view, bus, settings.log.topics(), clock)
+    return ViewService(settings.view, bus, settings.log.topics(), clock, with_others=True)
 
 
 _BUILD: dict[ServiceName, Build] = {

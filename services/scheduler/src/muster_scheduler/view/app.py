@@ -33,6 +33,7 @@ class ViewService:
     """Follows every partition of ``si.state`` and answers REST. It decides nothing and writes nothing.
 
     :param bus: started; closed by whoever started it.
+    :param with_others: it shares its process, whose metrics somebody else exposes.
     :param look: called when a request comes: of a log whose readers do not hear of a record as soon as it is visible.
     :ivar asgi: the endpoints as a Starlette application, for who serves them elsewhere.
     """
@@ -45,6 +46,7 @@ class ViewService:
         clock: Clock,
         *,
         look: Callable[[], None] = lambda: None,
+        with_others: bool = False,
     ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock, self._look = bus, topics, clock, look
@@ -53,7 +55,8 @@ class ViewService:
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
             for partition in range(topics.partitions)
         ]
-        self.asgi = Starlette(routes=[Mount("", app=ViewRest(self, settings, clock, self._gate))])
+        rest = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
+        self.asgi = Starlette(routes=[Mount("", app=rest)])
         self._history = History()
         self._health: dict[str | None, tuple[float, dao.HealthDao]] = {}
         self._checking = asyncio.Lock()

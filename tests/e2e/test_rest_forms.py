@@ -86,7 +86,8 @@ FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="de
 async def test_everything_that_is_asked(form: Any, tmp_path: Path) -> None:
     async with (
         form(tmp_path) as place,
-        httpx.AsyncClient(base_url=place.http, headers=place.headers, timeout=20) as client,
+        # (An idle stream has a line every 30 s.)
+        httpx.AsyncClient(base_url=place.http, headers=place.headers, timeout=60) as client,
     ):
         # 1. a history server that was there first
         server = HistoryServer(client)

@@ -22,6 +22,7 @@ from muster_scheduler.view.core_metrics import Counted
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.health import HealthCheck
 from muster_scheduler.view.history import History
+from muster_scheduler.view.object_states import Departed
 from muster_scheduler.view.rest import ViewRest, cooperate
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate
@@ -157,6 +158,10 @@ class ViewService:
                     partitions = tuple((each, census.of(each)) for each in state.core.partitions.values())
                     found.append(Counted(state, census.counts.get(known) or Counts(), partitions))
         return sorted(found, key=lambda each: each.state.info.rm_id)
+
+    def departed(self, rm_id: str) -> Departed:
+        """What objects were like that are gone, of an RM's partition."""
+        return self._of(rm_id)[0].departed
 
     def lag_records(self, rm_id: str | None = None) -> int:
         """Records that were written and are not folded: of an RM's partition; None: of all."""

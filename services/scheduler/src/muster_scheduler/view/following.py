@@ -21,6 +21,7 @@ from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState, StateFolder
 from muster_scheduler.view import metrics
 from muster_scheduler.view.census import Census, Counts
+from muster_scheduler.view.object_states import Departed
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate, Slice
 
@@ -37,6 +38,7 @@ class PartitionFollower:
     """One partition's state, kept up to date.
 
     :ivar version: grows with each fold: the same version is the same state.
+    :ivar departed: what objects were like that are gone.
     :ivar problem: why it does not follow now; "" when it does.
     """
 
@@ -50,6 +52,7 @@ class PartitionFollower:
         self._folder: StateFolder | None = None
         self._counts: dict[str, Counts] = {}
         self._census = Census(self._counts)
+        self.departed = Departed()
         self._reader: LogReader | None = None
         self._position = 0
         self._end = 0
@@ -224,7 +227,7 @@ class PartitionFollower:
         else:
             self._reader.seek(await self._reader.first_offset())
         reader, census = self._reader, Census(self._counts)
-        folder = StateFolder(census)
+        folder = StateFolder(census, self.departed.note)
         end = await reader.end_offset()
         while reader.position < end:
             before = reader.position

@@ -99,6 +99,10 @@ class Snapshot(Protocol):
         """What sources outside of the RMs said, by the RM's id; sorted."""
         ...
 
+    def departed(self, rm_id: str) -> object_states.Departed:
+        """What those of an RM's objects were like that are gone."""
+        ...
+
     def lag_records(self, rm_id: str | None) -> int:
         """Of an RM's partition; None: of all."""
         ...
@@ -721,7 +725,9 @@ class ViewRest:
             return await asyncio.to_thread(inside.profile, seconds)
 
     async def _object_states(self, call: Call) -> Answer:
-        return Answer(object_states.pieces(self._known(call), object_states.read(call.body)))
+        state = self._known(call)
+        departed = self._source.departed(state.info.rm_id)
+        return Answer(object_states.pieces(state, departed, object_states.read(call.body)))
 
     async def _level(self, _call: Call) -> Answer:
         return Answer(render.body(inside.level()))

@@ -11,8 +11,6 @@ from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState
@@ -36,7 +34,7 @@ class ViewService:
     :param bus: started; closed by whoever started it.
     :param with_others: it shares its process, whose metrics somebody else exposes.
     :param look: called when a request comes: of a log whose readers do not hear of a record as soon as it is visible.
-    :ivar asgi: the endpoints as a Starlette application, for who serves them elsewhere.
+    :ivar asgi: the endpoints as an ASGI application, for who serves them elsewhere.
     """
 
     def __init__(
@@ -56,8 +54,7 @@ class ViewService:
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
             for partition in range(topics.partitions)
         ]
-        rest = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
-        self.asgi = Starlette(routes=[Mount("", app=rest)])
+        self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
         self._history = History()
         self._health: dict[str | None, tuple[float, dao.HealthDao]] = {}
         self._checking = asyncio.Lock()

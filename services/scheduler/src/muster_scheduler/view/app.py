@@ -167,14 +167,15 @@ class ViewService:
         """Returns between two folds, when what is visible now is folded; at the latest after ``fresh_wait_s``."""
         for follower in self._followers:
             follower.want()
-        # A read that has its records already takes its turn first.
+        # A read that has its records already takes its turn first; and what was said before the request.
         await asyncio.sleep(0)
-        if all(follower.is_fresh for follower in self._followers):
+        ends = [(follower, follower.known_end()) for follower in self._followers]
+        if all(follower.is_fresh(end) for follower, end in ends):
             return
         try:
             async with asyncio.timeout(self.settings.fresh_wait_s):
-                for follower in self._followers:
-                    await follower.fresh()
+                for follower, end in ends:
+                    await follower.fresh(end)
         except TimeoutError:
             return
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
+from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import BusError, LogUnavailable
 from muster_bus.log import Log
@@ -30,7 +31,9 @@ from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
 
 if TYPE_CHECKING:
-    from muster_event_publisher.derive.rest import UsageRest
+    from muster_gateway.events_proxy import EventsDoor
+    from muster_gateway.http_front import Target
+    from muster_gateway.service import Gateway
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +62,7 @@ Build = Callable[[MusterSettings, Log, Clock], Plan]
 
 
 def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
-    """``muster up``: everything in one process."""
+    """``muster up``: everything on this machine; those that only follow the log in a process of their own."""
     began_s = time.monotonic()
     given = [*_given(flags), *_queue_config(config)]
     settings = load(file, assignments, given, embedded_defaults(data_dir)).values
@@ -172,9 +175,11 @@ def _view(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_event_publisher.app import PublisherService
 
+    from muster_cli.followers import usage_of
+
     addresses.check_free("publisher.http_address", settings.publisher.http_address)
     addresses.check_free("publisher.grpc_address", settings.publisher.grpc_address)
-    usage = _usage(settings, bus)
+    usage = usage_of(settings, bus)
     service = PublisherService(
         settings.publisher, bus, settings.log.topics(), clock, extra_routes=usage.routes if usage else ()
     )
@@ -205,64 +210,86 @@ def _operations(
     return [Opened("http", server.start, server.stop)]
 
 
-def _usage(settings: MusterSettings, bus: Log) -> UsageRest | None:
-    """What answers ``/ws/v1/usage``; None when nothing is derived."""
-    if not (settings.log.derived_topics and settings.derive.usage):
-        return None
-    from muster_event_publisher.derive.rest import UsageRest
-
-    return UsageRest(settings.derive, bus, settings.log.topics())
-
-
 def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
-    from muster_event_publisher.app import PublisherService
-    from muster_event_publisher.derive.plain import PlainDerive
+    if settings.process.followers_own_process and isinstance(bus, SqliteLog):
+        return _in_two(settings, bus, clock)
+    from muster_cli.followers import followers_of
+
+    followers = followers_of(settings, bus, clock)
+    gateway, scheduler = _deciding(
+        settings,
+        bus,
+        clock,
+        followers.problems,
+        view=followers.view.asgi,
+        publisher=followers.publisher.asgi,
+        events=followers.publisher.events_service,
+    )
+    # The gateway last: who connects finds everything there; and first to stop, so that nobody is half served.
+    return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
+
+
+def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
+    """Those that decide in this process, those that follow in another."""
+    from muster_cli.followers_process import FollowersProcess
+
+    # It reads its modules while this process reads its own and opens the log.
+    followers = FollowersProcess(settings, bus, clock, _following(settings))
+    gateway, scheduler = _deciding(
+        settings,
+        bus,
+        clock,
+        followers.problems(),
+        view=followers.view,
+        publisher=followers.publisher,
+        events=followers.events,
+        exposition=followers.exposition,
+    )
+    opened = Opened("followers", followers.open, followers.close)
+    parts = [scheduler, Part("followers", followers), Part("gateway", gateway)]
+    return Plan([opened], parts, [gateway.ready, followers.healthy])
+
+
+def _following(settings: MusterSettings) -> list[str]:
+    """Who follows the log, by the names of ``followers.py``, which this process does not read: it knows them all."""
+    names = ["view", "event publisher"]
+    if settings.derive.enabled and settings.log.derived_topics:
+        names += ["derive", *(["usage"] if settings.derive.usage else [])]
+    return names
+
+
+def _deciding(
+    settings: MusterSettings,
+    bus: Log,
+    clock: Clock,
+    following: Mapping[str, operations.ProblemCheck],
+    *,
+    view: Target,
+    publisher: Target,
+    events: EventsDoor,
+    exposition: Callable[[], Awaitable[bytes]] | None = None,
+) -> tuple[Gateway, Part]:
+    """The gateway and the scheduler."""
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
     from muster_scheduler.service.app import SchedulerService
-    from muster_scheduler.view import ViewService
 
     topics = settings.log.topics()
     scheduler = SchedulerService(settings.scheduler, bus, topics, clock)
-    view = ViewService(settings.view, bus, topics, clock)
-    usage = _usage(settings, bus) if settings.derive.enabled else None
-    publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=usage.routes if usage else ())
-    derive = (
-        PlainDerive(settings.derive, bus, topics, clock)
-        if settings.derive.enabled and settings.log.derived_topics
-        else None
-    )
-    beside: dict[str, operations.ProblemCheck] = {
-        "scheduler": scheduler.problems, "view": view.problems, "event publisher": publisher.problems
-    }  # fmt: skip
-    if derive:
-        beside["derive"] = derive.problems
-    if usage:
-        beside["usage"] = usage.problems
     gateway = Gateway(
         settings.gateway,
         bus,
         topics,
         make_sessions(settings.gateway, clock),
         clock,
-        view=view.asgi,
-        publisher=publisher.asgi,
-        events=publisher.events_service,
+        view=view,
+        publisher=publisher,
+        events=events,
         ready_when=[scheduler.healthy],
-        beside=beside,
+        beside={"scheduler": scheduler.problems, **following},
+        exposition=exposition,
     )
-    # The gateway last: who connects finds everything there; and first to stop, so that nobody is half served.
-    parts = [
-        Part("scheduler", scheduler),
-        Part("view", view),
-        Part("event-publisher", publisher),
-        Part("gateway", gateway),
-    ]
-    if derive:
-        parts.insert(-1, Part("derive", derive))
-    if usage:
-        parts.insert(-1, Part("usage", usage))
-    return Plan([], parts, [gateway.ready, view.healthy])
+    return gateway, Part("scheduler", scheduler)
 
 
 _BUILD: dict[ServiceName, Build] = {
@@ -293,6 +320,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
         log.error("died", service=error.service, exc_info=error.cause)
         raise
     except StartFailed as error:
+        if isinstance(error.cause, UsageError):
+            raise error.cause from error
         if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
             raise UsageError(error.cause.strerror or str(error.cause)) from error
         log.error("could not start", service=error.service, exc_info=error.cause)

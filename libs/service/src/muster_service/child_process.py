@@ -13,6 +13,7 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NoReturn, TypeVar
@@ -40,34 +41,44 @@ T = TypeVar("T", bound=msgspec.Struct)
 class ChildProcess(Generic[T]):
     """A child, and this end of its pipe."""
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: Channel[T]) -> None:
-        self._process, self.channel = process, channel
+    def __init__(self, process: subprocess.Popen[bytes], end: socket.socket, messages: Any) -> None:
+        self._process, self._end, self._messages = process, end, messages
+        self._channel: Channel[T] | None = None
         self._why = ""
         self._heard = 0
 
     @classmethod
-    async def start(cls, module: str, messages: Any) -> ChildProcess[T]:
-        """Runs a module whose ``main`` calls :func:`become_child`. Raises OSError.
+    def spawn(cls, module: str, messages: Any) -> ChildProcess[T]:
+        """Runs a module whose ``main`` calls :func:`become_child`; it reads its modules while its parent goes on.
+
+        To be called in a thread that stays: the child ends with it. Raises OSError.
 
         :param messages: what it may say: a union of messages.
         """
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",  # (nothing of the directory that it happens to be in)
-                    "-m",
-                    module,
-                    str(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-P",  # (nothing of the directory that it happens to be in)
+                        "-m",
+                        module,
+                        str(theirs.fileno()),
+                    ],
+                    stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     env={name: text for name, text in os.environ.items() if not name.startswith(_HIDDEN_VARIABLES)},
                 )
         except BaseException:
             ours.close()
             raise
-        return cls(process, await Channel.over(ours, messages))
+        return cls(process, ours, messages)
+
+    async def connect(self) -> Channel[T]:
+        """Gives this end of the pipe; comes before :meth:`listen`."""
+        self._channel = await Channel.over(self._end, self._messages)
+        return self._channel
 
     @property
     def pid(self) -> int:
@@ -76,8 +87,7 @@ class ChildProcess(Generic[T]):
     def kill(self, why: str) -> None:
         """:param why: what will be said of its end."""
         self._why = self._why or why
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
 
     async def listen(
         self,
@@ -91,10 +101,11 @@ class ChildProcess(Generic[T]):
         :param take: raises ValueError for what makes no sense.
         :param silent_max_s: one that says nothing for so long, once it has begun, is killed.
         """
+        assert self._channel is not None, "connect comes first"
         watch = asyncio.create_task(self._watch(silent_max_s, begin_timeout_s), name="child-watch")
         try:
             # 1. as long as it lives
-            while (message := await self.channel.receive()) is not None:
+            while (message := await self._channel.receive()) is not None:
                 self._heard += 1
                 take(message)
         except ValueError as error:  # (msgspec's too)
@@ -108,17 +119,20 @@ class ChildProcess(Generic[T]):
         # 3. how it ended
         try:
             async with asyncio.timeout(1.0):
-                code = await self._process.wait()
+                code = await asyncio.to_thread(self._process.wait)
         except TimeoutError:
             self.kill("closed its pipe")
-            code = await self._process.wait()
+            code = await asyncio.to_thread(self._process.wait)
         return self._why or _ended(code)
 
     async def end(self) -> None:
         """Leaves nothing behind."""
         self.kill("was ended")
-        self.channel.close()
-        await self._process.wait()
+        if self._channel is not None:
+            self._channel.close()
+        else:
+            self._end.close()
+        await asyncio.to_thread(self._process.wait)
 
     async def _watch(self, silent_max_s: int, begin_timeout_s: float) -> None:
         """Ends a child that says nothing: what it does is not done, and nobody would know."""
@@ -158,8 +172,8 @@ def become_child(of_whom: str) -> socket.socket:
     return socket.socket(fileno=int(sys.argv[1]))
 
 
-def run_child(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[None]]) -> NoReturn:
-    """Runs ``serve`` to its end, and ends the process; EOFError: the parent is gone.
+def run_child(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[int | None]]) -> NoReturn:
+    """Runs ``serve`` to its end, and ends the process with the code that it gives; EOFError: the parent is gone.
 
     :param messages: what the parent may say.
     """
@@ -167,11 +181,10 @@ def run_child(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]],
     raise AssertionError("unreachable")
 
 
-async def _run(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[None]]) -> None:
+async def _run(end: socket.socket, messages: Any, serve: Callable[[Channel[Any]], Awaitable[int | None]]) -> None:
     code = 1
     try:
-        await serve(await Channel.over(end, messages))
-        code = 0
+        code = await serve(await Channel.over(end, messages)) or 0
     except EOFError:
         pass  # nobody is left who could be told anything
     except Exception:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from muster_service.addresses import listen
+from muster_service.addresses import listen, listen_at
 
 # Beyond the time that open requests have: uvicorn looks ten times a second whether it should end.
 _STOP_MARGIN_S = 1.0
@@ -26,18 +27,24 @@ class HttpServer:
     It takes no signals: these are the process's business. It believes no header about who the peer is: any client can
     send one.
 
-    :param address: host:port; port 0: any free one.
+    :param address: host:port; port 0: any free one. Or a path: a Unix socket there.
     :param stop_timeout_s: time that open requests have when it stops, in seconds; less than one counts as one.
     :param field: the setting that holds the address, for errors.
-    :ivar port: the port that it listens on.
+    :ivar port: the port that it listens on; 0: none.
 
     Raises ValueError for what is no address, and OSError when it cannot be listened on; both name the field.
     """
 
-    def __init__(self, app: ASGIApp, address: str, stop_timeout_s: float, *, field: str = "http_address") -> None:
-        self._socket = listen(field, address)
-        self._name = f"{field} {address!r}"
-        self.port: int = self._socket.getsockname()[1]
+    def __init__(
+        self, app: ASGIApp, address: str | Path, stop_timeout_s: float, *, field: str = "http_address"
+    ) -> None:
+        self._name = f"{field} {str(address)!r}"
+        self.port: int = 0
+        if isinstance(address, Path):
+            self._socket = listen_at(address)
+        else:
+            self._socket = listen(field, address)
+            self.port = self._socket.getsockname()[1]
         graceful_s = max(1, round(stop_timeout_s))
         self._stop_wait_s = graceful_s + _STOP_MARGIN_S
         self._serving = False

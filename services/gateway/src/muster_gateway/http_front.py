@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Set
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
@@ -50,6 +51,7 @@ _HOP_BY_HOP = frozenset(
 )
 # A listener of /ws/v1/events/stream may hear nothing for hours: only connecting is bounded, not reading.
 _MAX_CONNECTIONS = 1_000
+_RETRY_AFTER_S = b"1"
 _TEXT = "text/plain; charset=utf-8"
 _NOT_FOUND = b"404 page not found\n"
 # These change nothing.
@@ -78,6 +80,7 @@ class HttpFront:
     :param live: whether the process is worth keeping.
     :param unready: why it cannot serve, one sentence each; none: it can.
     :param beside: what does not work in other services of this process; it does not keep the gateway from serving.
+    :param exposition: what ``/metrics`` answers; None: this process's metrics.
     """
 
     def __init__(
@@ -88,9 +91,11 @@ class HttpFront:
         live: Callable[[], bool],
         unready: Callable[[], Awaitable[list[str]]],
         beside: Callable[[], Awaitable[list[str]]],
+        exposition: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
+        self._exposition = exposition
         self._refusals = Seldom(_REFUSED_TOLD_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -177,7 +182,8 @@ class HttpFront:
         elif method not in ("GET", "HEAD"):
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"GET, HEAD")])
         elif path == "/metrics":
-            await respond(send, 200, CONTENT_TYPE_LATEST, generate_latest(), body_wanted=method == "GET")
+            text = generate_latest() if self._exposition is None else await self._exposition()
+            await respond(send, 200, CONTENT_TYPE_LATEST, text, body_wanted=method == "GET")
         else:
             good, problems = (self._live(), []) if path == "/health/live" else await self._problems()
             # What a probe reads is in the first line; what a person wants to know is below, for who may read.
@@ -192,14 +198,19 @@ class HttpFront:
 
 
 class HttpTarget:
-    """A service behind a URL."""
+    """A service behind a URL.
 
-    def __init__(self, url: str, name: str, connect_timeout_s: float) -> None:
+    :param uds: it listens on a Unix socket there; of the URL only the name counts.
+    """
+
+    def __init__(self, url: str, name: str, connect_timeout_s: float, uds: Path | None = None) -> None:
         self._name = name
+        limits = httpx.Limits(max_connections=_MAX_CONNECTIONS)
         self._client = httpx.AsyncClient(
             base_url=url,
             timeout=httpx.Timeout(None, connect=connect_timeout_s, pool=connect_timeout_s),
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
+            limits=limits,
+            transport=httpx.AsyncHTTPTransport(uds=str(uds), limits=limits) if uds is not None else None,
             follow_redirects=False,
             trust_env=False,  # a proxy of the environment is not for traffic between our own services
         )
@@ -218,7 +229,8 @@ class HttpTarget:
             response = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
             log.warning("http target away", target=self._name, error=type(error).__name__)
-            await respond_error(send, 503, f"The {self._name} is not reachable, try again")
+            headers = [(b"retry-after", _RETRY_AFTER_S)]
+            await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
             return
         try:
             await self._relay(response, receive, send)

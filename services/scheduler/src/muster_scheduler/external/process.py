@@ -32,6 +32,7 @@ from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.pipe.messages import Append
 from muster_bus.topics import Topics, state_key
 from muster_service import logs
+from muster_service.channel import Channel
 from muster_service.child_process import BEGIN_TIMEOUT_S, ChildProcess
 from muster_service.waits import growing_s
 
@@ -309,19 +310,20 @@ class _Informers:
     def __init__(
         self,
         child: ChildProcess[Message],
+        channel: Channel[Message],
         writer: LogWriter,
         bus: Log,
         offers: tuple[bytes, ...],
         clock: Clock,
     ) -> None:
-        self._child = child
-        self._log_end = LogEnd(child.channel, writer, bus, offers, clock, self._cannot_be_served)
+        self._child, self._channel = child, channel
+        self._log_end = LogEnd(channel, writer, bus, offers, clock, self._cannot_be_served)
 
     @classmethod
     async def start(cls, writer: LogWriter, bus: Log, offers: tuple[bytes, ...], clock: Clock) -> _Informers:
         """Raises OSError."""
-        child: ChildProcess[Message] = await ChildProcess.start("muster_scheduler.external.child", Message)
-        return cls(child, writer, bus, offers, clock)
+        child: ChildProcess[Message] = ChildProcess.spawn("muster_scheduler.external.child", Message)
+        return cls(child, await child.connect(), writer, bus, offers, clock)
 
     @property
     def pid(self) -> int:
@@ -329,10 +331,10 @@ class _Informers:
 
     def begin(self, begin: Begin) -> None:
         log.info("the informers' process was started", pid=self.pid, life=begin.life)
-        self._child.channel.send(begin)
+        self._channel.send(begin)
 
     def tell_to_stop(self) -> None:
-        self._child.channel.send(Stop())
+        self._channel.send(Stop())
 
     def kill(self, why: str) -> None:
         """:param why: what will be said of its end."""

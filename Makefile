@@ -19,7 +19,7 @@ RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
 # Short tests share the machine; whole systems, and what is killed or measured, get it for themselves.
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
-SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/chaos tests/perf)
+SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/page tests/chaos tests/perf)
 
 .PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures proto lock compose-test clean
 
@@ -49,7 +49,7 @@ example-external: install ## an example plugin, installed from its own package: 
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(EXAMPLE_EXTERNAL) ./examples/external
 	@PYTHONPATH=$(EXAMPLE_EXTERNAL) $(BIN)/python examples/external/run.py
 
-test: install-dev ## every test; finds or installs Kafka, Redis and PostgreSQL (tests/README.md)
+test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and Chromium (tests/README.md)
 	@scripts/test-servers
 	@status=0; \
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS) || status=$$?; \

@@ -43,10 +43,10 @@ class Cluster:
     :ivar outcomes: everything that came out, in order.
     """
 
-    def __init__(self, queues: str, *, nodesort: str = "fair", partition: str = "") -> None:
+    def __init__(self, queues: str, *, nodesort: str = "fair", partition: str = "", rm_id: str = "") -> None:
         config = configured(queues, nodesort=nodesort, partition=partition)
         self.now_ns = 1_000 * SECOND_NS
-        self.core = SchedulerCore(config)
+        self.core = SchedulerCore(config, rm_id=rm_id)
         self.outcomes: list[Outcome] = [self.core.start(self.now_ns)]
 
     @property

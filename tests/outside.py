@@ -134,6 +134,7 @@ class Outside(Cluster):
         books = self.core.external
         out = self.core.end(self.now_ns)
         self.info.registrations += 1
+        self.info.registered_ns = self.now_ns
         out = Outcome()
         for entry in books.all_sources():
             out.touch(entry, entry.partition)

@@ -27,6 +27,8 @@ Unsigned = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Quantities = dict[str, Int]
 Texts = dict[str, str]
 Duration = Annotated[str, Meta(pattern=r"^(0s|(\d+h)?(\d+m)?(\d+(\.\d+)?(s|ms|µs|ns)))$")]
+# A ULID: 48 bits of time, 80 that are its own, in Crockford's base 32.
+Ulid = Annotated[str, Meta(pattern=r"^[0-7][0-9A-HJKMNP-TV-Z]{25}$")]
 NumberText = Annotated[str, Meta(pattern=r"^-?\d+$")]
 
 _EMPTY: tuple[object, ...] = (0, "", False, [], {})
@@ -94,6 +96,8 @@ class Partition(Shape, kw_only=True):
     total_containers: Int | UnsetType = UNSET
     state: str | UnsetType = UNSET
     last_state_transition_time: Int | UnsetType = UNSET
+    # history servers
+    id: Ulid
 
     def check(self) -> None:
         counts = dict(self.applications or {})
@@ -174,15 +178,22 @@ class Queue(Shape, kw_only=True):
     quota_preemption_delay: Duration | UnsetType = UNSET
     is_priority_fence: bool
     priority_offset: Int32 | UnsetType = UNSET
+    # history servers
+    id: Ulid
+    partition_id: Ulid = field(name="partition_id")
+    parent_id: Ulid | UnsetType = field(default=UNSET, name="parentID")
 
     def check(self) -> None:
         above, _, _ = self.queuename.rpartition(".")
         _hold((self.parent or "") == above, f"{self.queuename} stands below {self.parent}")
+        _hold(bool(self.parent_id) == bool(above), "all but root have a parent")
         _hold(self.partition == "" or above == "", "only root names its partition")
         _hold(self.status in {"Active", "Draining", "Stopped"}, f"status {self.status}")
         _hold(self.sorting_policy in {"fifo", "fair"}, f"sorting policy {self.sorting_policy}")
         for child in self.children or []:
             _hold(child.partition == "", f"{child.queuename} names its partition")
+            _hold(child.parent_id == self.id, f"{child.queuename} has another parent's id")
+            _hold(child.partition_id == self.partition_id, f"{child.queuename} is in another partition")
             _hold(child.queuename in (self.child_names or []), f"{child.queuename} is not among the names")
         if self.is_leaf:
             _hold(not self.child_names, "a leaf has no children")
@@ -277,6 +288,10 @@ class Application(Shape, kw_only=True):
     start_time: Int | UnsetType = UNSET
     resource_history: ResourceHistory
     backoff_deadline: str | UnsetType = UNSET
+    # history servers
+    id: Ulid
+    partition_id: Ulid = field(name="partition_id")
+    queue_id: Ulid = field(name="queueID")
     # ours
     source: str | UnsetType = UNSET
 
@@ -328,6 +343,9 @@ class Node(Shape, kw_only=True):
     schedulable: bool
     is_reserved: bool
     reservations: list[str] | UnsetType = UNSET
+    # history servers
+    id: Ulid
+    partition_id: Ulid = field(name="partition_id")
     # ours
     sources: list[str] | UnsetType = UNSET
     reported: dict[str, Any] | UnsetType = UNSET
@@ -524,6 +542,8 @@ class Event(Shape, kw_only=True):
     event_change_detail: Unsigned | UnsetType = UNSET
     reference_id: str | UnsetType = field(default=UNSET, name="referenceID")
     resource: EventResource
+    # history servers
+    state: str | UnsetType = UNSET
 
 
 class EventBatch(Shape, kw_only=True):

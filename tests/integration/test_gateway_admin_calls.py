@@ -264,6 +264,13 @@ async def test_a_view_that_has_no_answer(
     assert view.asked == ["/ws/v1/explain/node/n?rm=rm&partition=p"]
 
 
+async def test_a_preempted_allocation_is_named_by_its_key_alone(channel: Channel, view: FakeView) -> None:
+    view.answers = {"explain/preemption/a/b": (200, b'{"message":"It must go."}')}
+    found = await explain(preemption=pb.AskId(allocation_key="a/b"))(channel)
+    assert view.asked == ["/ws/v1/explain/preemption/a/b?rm=rm&partition=default"]
+    assert list(found.sentences) == ["It must go."]
+
+
 async def test_what_is_explained_comes_as_it_is_with_sentences(channel: Channel, view: FakeView) -> None:
     body = b'{"message":"One.","asks":[{"allocationKey":"k","message":"Two."}]}\n'
     view.answers = {"explain/application/a/b": (200, body)}

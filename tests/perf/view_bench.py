@@ -4,8 +4,8 @@
     [--json FILE]
 
 Standard output carries one JSON object, standard error what is being done. Forms: ``embedded`` (``muster up``),
-``one-process`` (the same with ``view.own_process = false``) and ``kafka`` (scheduler, view, publisher and gateway each
-by itself). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its own:
+``one-process`` (the same with ``process.followers_own_process = false``) and ``kafka`` (scheduler, view, publisher and
+gateway each by itself). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its own:
 
 reads
     1,000 nodes, 20,000 allocations, 100 asks that wait. ``view_load.py`` asks the gateway 1,000 times a second what
@@ -56,7 +56,6 @@ FORMS = ("embedded", "one-process", "kafka")
 READS_PER_S, TARGET_P99_MS = 1_000.0, 100.0
 ASKS_PER_S, ASKS_PER_MESSAGE, TARGET_SLOWER_PERCENT = 5_000.0, 50, 5.0
 PACED_ASKS_PER_S = 500.0
-WAITING = 100
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 console = Console(stderr=True)
@@ -67,7 +66,7 @@ def deploy(form: str, place: Path, addresses: dict[str, str]) -> Deployment:
     place.mkdir(parents=True, exist_ok=True)
     if form == "kafka":
         return on_kafka(place, addresses["kafka"], addresses["redis"])
-    own = {"MUSTER_VIEW__OWN_PROCESS": "false"} if form == "one-process" else {}
+    own = {"MUSTER_PROCESS__FOLLOWERS_OWN_PROCESS": "false"} if form == "one-process" else {}
     return embedded(place, own)
 
 
@@ -138,7 +137,7 @@ async def reads(deployment: Deployment, rounds: int, seconds: float, shape: Shap
     driver = Driver(deployment.gateway, rm_id, shape)
     result: dict[str, Any] = {"target_p99_ms": TARGET_P99_MS}
     async with deployment.running(), driver.client() as rm:
-        await populate(driver, rm)
+        await populate(driver, rm, 2 * round(rounds * PACED_ASKS_PER_S * (seconds + 1)))
         await warmed(deployment, rm_id, shape.nodes)
         for name in ("still", "deciding"):
             runs = []
@@ -159,15 +158,22 @@ async def reads(deployment: Deployment, rounds: int, seconds: float, shape: Shap
     return result
 
 
-async def populate(driver: Driver, rm: RmClient) -> None:
-    """Nodes, applications, allocations; and asks that wait, because no node is so large."""
+async def set_up(driver: Driver, rm: RmClient, more: int) -> None:
+    """Nodes and applications, with room for so many allocations more than the shape has; and the allocations."""
+    shape = driver.shape
+    driver.shape = replace(shape, asks=shape.asks + more)
     await driver.set_up(rm)
+    driver.shape = shape
     await driver.ask_up_front(rm, "a")
-    waiting = view_load.Cluster.waiting_app
-    await rm.send_applications([application(waiting, "root.q0", user="bench")])
+
+
+async def populate(driver: Driver, rm: RmClient, more: int) -> None:
+    """The cluster, and asks that wait, because no node is so large."""
+    await set_up(driver, rm, more)
+    await rm.send_applications([application(view_load.WAITING_APP, "root.q0", user="bench")])
     await asyncio.wait_for(rm.applications_answered(), STEP_TIMEOUT_S)
     much = {"vcore": 1 << 40, "memory": 1 << 50}
-    await rm.send_asks([ask(f"w-{number}", waiting, much) for number in range(WAITING)])
+    await rm.send_asks([ask(f"w-{number}", view_load.WAITING_APP, much) for number in range(view_load.WAITING)])
 
 
 async def warmed(deployment: Deployment, rm_id: str, nodes: int) -> None:
@@ -240,11 +246,7 @@ async def dump(deployment: Deployment, rounds: int, seconds: float, shape: Shape
     driver = Driver(deployment.gateway, rm_id, shape)
     result: dict[str, Any] = {"target_slower_percent": TARGET_SLOWER_PERCENT}
     async with deployment.running(), driver.client() as rm:
-        # (Room for what is asked on top.)
-        driver.shape = replace(shape, asks=shape.asks + max(asks, int(ASKS_PER_S * seconds)))
-        await driver.set_up(rm)
-        driver.shape = shape
-        await driver.ask_up_front(rm, "a")
+        await set_up(driver, rm, max(asks, int(ASKS_PER_S * seconds)))
         await dumped(deployment, rm_id, 0.1)
         result["grown_mb"] = await grown(deployment, rm_id)
         console.print(f"dump: grown by MB {result['grown_mb']}")
@@ -333,7 +335,7 @@ def main() -> int:
     parser.add_argument("--form", choices=FORMS, action="append", help="several times for several; none: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run and each segment")
-    parser.add_argument("--nodes", type=int, default=1_000)
+    parser.add_argument("--nodes", type=int, default=view_load.NODES)
     parser.add_argument("--allocations", type=int, default=0, help="instead of 20,000 (reads) and 100,000 (dump)")
     parser.add_argument("--per-s", type=float, default=READS_PER_S, help="requests a second")
     parser.add_argument("--quick", action="store_true", help="one round, three seconds: to see that it works")

@@ -23,6 +23,7 @@ import random
 import socket
 import sys
 import time
+import urllib.request
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from muster_client.accounts import percentile  # noqa: E402
 
+NODES, APPLICATIONS, QUEUES = 1_000, 100, 10
+# An application whose asks wait, and how many of them there are.
+WAITING_APP, WAITING = "waiting", 100
 PARTITION = "/ws/v1/partition/default"
 GZIP = "Accept-Encoding: gzip\r\n"
 
@@ -41,7 +45,8 @@ class Kind(NamedTuple):
     """One kind of request.
 
     :ivar weight: so many of a thousand.
-    :ivar path: ``{node}``, ``{app}``, ``{queue}``, ``{key}`` are drawn for each; ``{rm}`` is the RM's id.
+    :ivar path: ``{node}``, ``{app}``, ``{queue}``, ``{key}`` are drawn for each; ``{rm}`` is the RM's id,
+        ``{event}`` one of the last hundred events when it began: who follows events by asking goes on where it was.
     :ivar gzip: asked for compressed, as browsers and Go's clients do.
     """
 
@@ -64,7 +69,7 @@ MIX = (
     Kind("node utilizations", 30, "/ws/v1/scheduler/node-utilizations?rm={rm}"),
     Kind("history", 60, "/ws/v1/history/apps?rm={rm}"),
     Kind("health check", 41, "/ws/v1/scheduler/healthcheck?rm={rm}"),
-    Kind("events batch", 100, "/ws/v1/events/batch?rm={rm}&count=100"),
+    Kind("events batch", 100, "/ws/v1/events/batch?rm={rm}&count=100&start={event}"),
     # dashboards and scrapers
     Kind("health", 100, "/health", gzip=False),
     Kind("figures", 20, "/ws/v1/metrics/snapshot?rm={rm}&nodes=50"),
@@ -87,20 +92,18 @@ class Cluster:
     """What there is to ask for."""
 
     rm: str
-    nodes: int = 1_000
-    applications: int = 100
-    queues: int = 10
-    waiting_app: str = "waiting"
-    waiting: int = 100
+    nodes: int = NODES
+    event: int = 0
 
     def path(self, kind: Kind, chance: random.Random) -> str:
         return kind.path.format(
             rm=self.rm,
+            event=self.event,
             node=f"node-{chance.randrange(self.nodes)}",
-            app=f"app-{chance.randrange(self.applications)}",
-            queue=f"root.q{chance.randrange(self.queues)}",
-            waiting=self.waiting_app,
-            key=f"w-{chance.randrange(self.waiting)}",
+            app=f"app-{chance.randrange(APPLICATIONS)}",
+            queue=f"root.q{chance.randrange(QUEUES)}",
+            waiting=WAITING_APP,
+            key=f"w-{chance.randrange(WAITING)}",
         )
 
 
@@ -323,13 +326,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=Cluster.nodes)
+    parser.add_argument("--nodes", type=int, default=NODES)
     options = parser.parse_args()
     gc.disable()  # (short, and its pauses would count as the server's)
     if options.what == "dumps":
         print(json.dumps(asyncio.run(dumps(options.url, options.rm, options.seconds))))
         return 0
-    cluster = Cluster(options.rm, nodes=options.nodes)
+    with urllib.request.urlopen(f"{options.url}/ws/v1/events/batch?rm={options.rm}&count=1") as answer:
+        event = max(0, int(json.loads(answer.read())["HighestID"]) - 100)
+    cluster = Cluster(options.rm, options.nodes, event)
     began = time.process_time()
     counted = asyncio.run(
         reads(options.url, cluster, options.per_s, options.seconds, options.connections, options.seed)

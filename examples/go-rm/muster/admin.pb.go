@@ -1024,7 +1024,7 @@ type ExplainRequest_NodeId struct {
 }
 
 type ExplainRequest_Preemption struct {
-	Preemption *AskId `protobuf:"bytes,7,opt,name=preemption,proto3,oneof"` // of an allocation that was, or is being, preempted
+	Preemption *AskId `protobuf:"bytes,7,opt,name=preemption,proto3,oneof"` // of an allocation that was told to go; application_id "": whose key or UUID it is
 }
 
 func (*ExplainRequest_Ask) isExplainRequest_About() {}

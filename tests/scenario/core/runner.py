@@ -25,8 +25,9 @@ from muster_scheduler.core.config import ClusterConfig, parse_quantity, partitio
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.core.states import AppState, GangPhase, PlaceholderState
-from muster_scheduler.follower import RmInfo, StateFolder, encode_registration, encode_rm
+from muster_scheduler.follower import RmInfo, RmState, StateFolder, encode_registration, encode_rm
 from muster_scheduler.queue_yaml import Problem, load_queue_config
+from muster_scheduler.view import explain
 from muster_si.constants import REQUIRED_NODE_TAG
 from ruamel.yaml import YAML
 
@@ -790,6 +791,28 @@ def _pending(seen: _Seen, wanted: Any) -> None:
             _reason(f"why {app_id}/{key} is pending", seen, ask.reason, want)
 
 
+def _explained(seen: _Seen, wanted: Any) -> None:
+    """What the view says of it: words of its sentence, and what it waited for before, with seconds of the scenario."""
+    state = RmState(RmInfo(_RM, life="RUNNING"), seen.world.core)
+    for app_id, want in _mapping("explained", wanted):
+        asks = seen.application(app_id).asks
+        for key, facts in want.items():
+            _known(facts, {"sentence", "says", "history"}, f"explained {app_id}/{key}")
+            found = explain.ask(state, seen.partition, asks[str(key)], seen.world.now_ns)
+            what = f"what is explained of {app_id}/{key}"
+            if "sentence" in facts:
+                _equal(what, found.sentence, facts["sentence"])
+            if "says" in facts:
+                _has_words(what, found.message, facts["says"])
+            if "history" in facts:
+                times = [[each.reason, _s(seen, each.since), _s(seen, each.until)] for each in found.history]
+                _equal(f"{what}: history", times, facts["history"])
+
+
+def _s(seen: _Seen, time_ns: int) -> float:
+    return (time_ns - seen.world.start_ns) / SECOND_NS
+
+
 _REASON_FIGURES = ("asked", "used", "limit", "free", "promised")
 _REASON_TEXTS = ("code", "queue", "resource_type")
 
@@ -1083,6 +1106,7 @@ _EXPECTATIONS: dict[str, Callable[[_Seen, Any], None]] = {
     "no_events": _no_events,
     "placed": _placed,
     "pending": _pending,
+    "explained": _explained,
     "applications": _applications,
     "allocations": _allocations,
     "placeholders": _placeholders,

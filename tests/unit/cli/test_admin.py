@@ -217,6 +217,7 @@ ASK = pb.AskId(application_id="x", allocation_key="k")
         (("queue", "root.a"), {"queue": "root.a"}),
         (("node", "n"), {"node_id": "n"}),
         (("preemption", "x", "k"), {"preemption": ASK}),
+        (("preemption", "k"), {"preemption": pb.AskId(allocation_key="k")}),
     ],
 )
 def test_explain(gateway: AdminGateway, muster: Any, command: tuple[str, ...], about: dict[str, Any]) -> None:
@@ -233,6 +234,50 @@ def test_explain(gateway: AdminGateway, muster: Any, command: tuple[str, ...], a
     gateway.answers["Explain"] = (Code.NOT_FOUND, "Queue not found")
     code, out, err = muster("explain", *command)
     assert (code, out, err) == (1, "", f"muster: {gateway.address}: Queue not found (NOT_FOUND)\n")
+
+
+FIRST_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
+
+
+def reason(code: str, since_s: int, **more: Any) -> dict[str, Any]:
+    since_ns = FIRST_NS + since_s * 1_000_000_000
+    return {"reason": code, "resourceType": "", "limitQueue": "", "who": "", "since": since_ns, **more}
+
+
+ASK_HISTORY = {
+    **reason("USER_LIMIT", 690, resourceType="vcore", limitQueue="root.a", who="ann"),
+    "at": FIRST_NS + 870_500_000_000,
+    "waitingSince": FIRST_NS,
+    "history": [reason("NO_NODES", 0, until=FIRST_NS + 600_000_000_000)],
+}
+QUEUE_HISTORY = {
+    "at": ASK_HISTORY["at"],
+    "asks": {"USER_LIMIT": 2},
+    "history": [
+        reason("NO_NODES", 0, until=FIRST_NS + 600_000_000_000, asks=0),
+        reason("USER_LIMIT", 690, resourceType="vcore", limitQueue="root.a", who="ann", until=0, asks=2),
+    ],
+}
+
+
+@pytest.mark.parametrize("value", [ASK_HISTORY, QUEUE_HISTORY])
+def test_what_was_waited_for_when_and_for_how_long(gateway: AdminGateway, muster: Any, value: dict[str, Any]) -> None:
+    gateway.answers["Explain"] = pb.ExplainResponse(json=json.dumps(value).encode(), sentences=["One."])
+    code, out, _ = muster("explain", "ask", "x", "k")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "2023-" in line]
+    assert (code, rows) == (
+        0,
+        [
+            ["2023-11-14 22:13:20", "0:10:00", "NO_NODES", ""],
+            ["2023-11-14 22:24:50", "0:03:00", "USER_LIMIT vcore root.a ann", "now"],
+        ],
+    )
+
+
+def test_who_has_waited_for_nothing_else_is_shown_with_its_time(gateway: AdminGateway, muster: Any) -> None:
+    value = json.dumps({**ASK_HISTORY, "history": []}).encode()
+    gateway.answers["Explain"] = pb.ExplainResponse(json=value, sentences=["One."])
+    assert muster("explain", "ask", "x", "k")[1].count("2023-") == 1
 
 
 # ---- nobody there, wrong calls --------------------------------------------------------------------------------------

@@ -6,6 +6,11 @@ import inspect
 import re
 from pathlib import Path
 
+import muster_bus.metrics
+import muster_event_publisher.metrics
+import muster_gateway.metrics
+import muster_scheduler.external.metrics
+import muster_scheduler.view.metrics
 import pytest
 from muster_cli import main
 from muster_client import metrics_client
@@ -13,7 +18,8 @@ from muster_gateway import metrics_codec
 from muster_gateway.settings import GatewaySettings
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_scheduler.service.metrics import Metric
-from muster_scheduler.view import snapshot
+from muster_scheduler.view import core_metrics, snapshot
+from prometheus_client.metrics import MetricWrapperBase
 
 TEXT = (Path(__file__).parents[3] / "docs/metrics.md").read_text(encoding="utf-8")
 MESSAGES = (
@@ -49,10 +55,45 @@ def test_every_field_is_explained_in_its_order(message: type[pb.MetricsRequest])
 
 
 def test_every_metric_of_the_tally_is_named() -> None:
-    rows = rows_behind("## Prometheus")
+    rows = rows_behind("### The scheduler's own")
     assert [row[0] for row in rows] == [f"`{metric}_total`" for metric in Metric]
     counted = {re.match("`([a-z_]+)`", row[1])[1] for row in rows}  # type: ignore[index]
     assert counted == {field.name for field in pb.Tally.DESCRIPTOR.fields} - {"events"}
+
+
+OWN = {
+    "### The log": muster_bus.metrics,
+    "### The gateway": muster_gateway.metrics,
+    "### The view": muster_scheduler.view.metrics,
+    "### The event publisher": muster_event_publisher.metrics,
+    "### External sources": muster_scheduler.external.metrics,
+}
+
+
+@pytest.mark.parametrize("heading", OWN, ids=lambda heading: heading[4:])
+def test_every_metric_of_a_service_is_in_its_table(heading: str) -> None:
+    """Name, type and labels, in the order of the code; and a meaning."""
+    exposed = [each for each in vars(OWN[heading]).values() if isinstance(each, MetricWrapperBase)]
+    rows = rows_behind(heading)
+    assert [row[:3] for row in rows] == [
+        [
+            f"`{each._name}_total`" if each._type == "counter" else f"`{each._name}`",
+            each._type,
+            ", ".join(f"`{label}`" for label in each._labelnames),
+        ]
+        for each in exposed
+    ]
+    assert all(row[3] for row in rows)
+
+
+def test_every_metric_of_the_core_is_in_the_table() -> None:
+    rows = rows_behind("### Of YuniKorn's core")
+    said = {row[0].strip("`").replace("<resource>", "{}").replace("<queue>", "{}"): row for row in rows}
+    assert list(said) == [family.name for family in core_metrics.FAMILIES]
+    for family in core_metrics.FAMILIES:
+        _, kind, labels, *_ = said[family.name]
+        assert kind == family.type
+        assert tuple(re.findall(r"(?:^|, )`(\w+)`", labels)) == family.labels
 
 
 def test_every_flag_and_its_default() -> None:

@@ -523,8 +523,56 @@ def test_an_rm_that_registers_again_finds_the_offers_as_they_are() -> None:
     cluster.register_again()
     assert state(cluster, "o1") is OfferState.OFFERED
     assert state(cluster, "o2") is OfferState.RETURNED
-    assert state(cluster, "o3") is OfferState.RETURNED, "nothing is there any more"
+    assert state(cluster, "o3") is OfferState.RETURNED, "nothing was there"
     assert set(cluster.partition.nodes) == {"n1"}
+    cluster.check_folds()
+
+
+def begun_anew(*, grace_s: float = 0, idle_s: float = 0) -> Outside:
+    """One allocation on a node that is lent, which is wanted back if it has grace; then the RM registers again."""
+    cluster = lent(offer(grace_s=grace_s, idle_s=idle_s))
+    cluster.ask("app", "k", vcore=4)
+    assert cluster.placed("app") == {"k": "n1"}
+    if grace_s:
+        cluster.says(SOURCE, offer(revoked=True, grace_s=grace_s))
+    cluster.register_again()
+    return cluster
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_runs_keeps_what_is_wanted_back_while_its_rm_begins_anew(restarted: bool) -> None:
+    cluster = begun_anew(grace_s=50)
+    cluster.wait(10)
+    if restarted:
+        cluster.restart()
+    cluster.app("app", "root.a")
+    cluster.do(UpdateAllocations([ask_item("app", "k", vcore=4)._replace(node_id="n1")]))
+    cluster.wait(39)
+    assert state(cluster) is OfferState.REVOKED
+    assert told(cluster.wait(1)) == ["k"]
+    confirm(cluster, "k")
+    assert state(cluster) is OfferState.RETURNED
+    cluster.check_folds()
+
+
+def test_what_is_wanted_back_before_its_rm_has_said_all_goes_at_its_time() -> None:
+    cluster = begun_anew(grace_s=10)
+    cluster.wait(9)
+    assert state(cluster) is OfferState.REVOKED
+    cluster.wait(1)
+    assert state(cluster) is OfferState.RETURNED
+    cluster.check_folds()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_looks_idle_while_its_rm_begins_anew_is_kept(restarted: bool) -> None:
+    cluster = begun_anew(idle_s=5)
+    cluster.wait(29)
+    if restarted:
+        cluster.restart()
+    assert state(cluster) is OfferState.OFFERED
+    cluster.wait(1)
+    assert state(cluster) is OfferState.RETURNED
     cluster.check_folds()
 
 

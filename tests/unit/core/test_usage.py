@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from builders import Cluster
-from muster_scheduler.core.commands import NodeAction, NodeItem, Termination, UpdateNodes
+from muster_scheduler.core import usage
+from muster_scheduler.core.commands import AskItem, NodeAction, NodeItem, Termination, UpdateAllocations, UpdateNodes
 from muster_si.constants import INSTANCE_TYPE
 
 
@@ -49,3 +50,38 @@ def test_a_node_that_says_nothing_of_its_type_is_unknown() -> None:
     cluster.wait(2)
     cluster.release("x", "k1")
     assert cluster.application("x").usage == {"resourceUsage": {"UNKNOWN": {"gpu": 2}}}
+
+
+def test_the_most_that_was_held_stays_when_it_ends() -> None:
+    cluster = _cluster()
+    app = cluster.application("x")
+    cluster.ask("x", "k1", vcore=2, memory=5)
+    cluster.ask("x", "k2", vcore=3)
+    assert (app.most_used, usage.most_held(app), usage.held(app)) == (
+        {},
+        {"vcore": 5, "memory": 5},
+        {"vcore": 5, "memory": 5},
+    )
+    # (Recorded with the application's record, also where nothing was used for as long as a second.)
+    ended = cluster.release("x", "k1")
+    assert ("default", app, True) in list(ended.objects())
+    assert app.most_used == {"vcore": 5, "memory": 5}
+    cluster.ask("x", "k3", vcore=1)
+    assert usage.most_held(app) == {"vcore": 5, "memory": 5}
+    # (No more than before: nothing to record.)
+    less = cluster.release("x", "k3")
+    assert app not in [what for _, what, _ in less.objects()]
+    cluster.ask("x", "k4", vcore=4)
+    assert (usage.most_held(app), usage.held(app)) == ({"vcore": 7, "memory": 5}, {"vcore": 7})
+
+
+def test_placeholders_count_apart_from_what_is_real() -> None:
+    cluster = _cluster()
+    app = cluster.application("x")
+    asks = [AskItem(f"p{n}", "x", "default", {"vcore": 3}, task_group="g", placeholder=True) for n in range(2)]
+    cluster.do(UpdateAllocations(asks))
+    cluster.ask("x", "driver", vcore=1)
+    assert (usage.held(app), usage.most_held(app)) == ({"vcore": 1}, {"vcore": 6})
+    cluster.release("x", "p0")
+    cluster.release("x", "driver")
+    assert (app.most_used, usage.held(app), usage.most_held(app)) == ({"vcore": 6}, {}, {"vcore": 6})

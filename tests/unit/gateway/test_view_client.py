@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from muster_gateway.errors import OverLimit, ViewSilent
-from muster_gateway.http_front import HttpTarget, Target
+from muster_gateway.http_front import Target
+from muster_gateway.http_target import HttpTarget
 from muster_gateway.view_client import PIECE_BYTES, ViewAnswer, ViewClient, path_of
 from muster_service.http_server import HttpServer
 from starlette.types import Receive, Scope, Send

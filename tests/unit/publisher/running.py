@@ -15,6 +15,7 @@ from muster_bus.topics import Topics
 from muster_event_publisher.app import PublisherService, SinkPlan
 from muster_event_publisher.settings import PublisherSettings
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 from unit.publisher.feeding import Feeder
 
 TOPICS = Topics(partitions=2)
@@ -45,13 +46,14 @@ async def running(
     sinks: Sequence[SinkPlan] = (),
     extra_routes: Sequence[BaseRoute] = (),
     listen: bool = False,
+    view: ASGIApp | None = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     log = MemoryLog(TOPICS.specs(), SystemClock(), store=store)
     await log.start()
     address = "127.0.0.1:0" if listen else ""
     wanted = PublisherSettings(http_address=address, **settings)
-    service = PublisherService(wanted, log, TOPICS, SystemClock(), sinks=sinks, extra_routes=extra_routes)
+    service = PublisherService(wanted, log, TOPICS, SystemClock(), sinks=sinks, extra_routes=extra_routes, view=view)
     transport = httpx.ASGITransport(service.asgi)  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="http://publisher") as http:
         running = Running(service, log, Feeder(log, TOPICS), http)

@@ -6,9 +6,7 @@ import os
 import random
 
 import pytest
-from muster_bus.log import Record
 from muster_bus.topics import parse_state_key
-from muster_scheduler.core import invariants
 from muster_scheduler.core.external import (
     ExternalAllocation,
     ExternalApplication,
@@ -24,10 +22,15 @@ from muster_scheduler.core.external import (
     kind_of,
 )
 from muster_scheduler.external.checks import QUANTITY_MAX
-from muster_scheduler.follower import StateFolder
 from unit.scheduler_service.rig import CONFIG, RM, Rig, application, forgotten, registration, said
 from unit.scheduler_service.test_machine_external import H1, H2, LIVE, STALE, decides, furnished, kept, sources
-from unit.scheduler_service.test_machine_recovery import NO_RESERVATIONS, Requests, _run, _snapshot, _state
+from unit.scheduler_service.test_machine_recovery import (
+    Requests,
+    _run,
+    same_at_any_border,
+    same_built_anew,
+    same_followed,
+)
 
 
 @pytest.mark.parametrize("rebuilt", [False, True])
@@ -193,35 +196,18 @@ def of_books(rig: Rig) -> dict[str, object]:
 def test_whatever_they_say_a_machine_built_anew_has_the_same(seed: int) -> None:
     rig, _ = _run(seed, rebuilding=False, kind=Both)
     assert all(why.startswith(("not a Req", "an envelope")) for _, why in rig.dead)
-    before, books = _state(rig), of_books(rig)
-    rig.rebuild(random.Random(seed))
-    after = _state(rig)
-    for snapshots in (before, after):
-        del snapshots["default"]["pending"]  # type: ignore[attr-defined]
-    assert after == before
+    books = of_books(rig)
+    same_built_anew(rig, seed)
     assert of_books(rig) == books
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_whatever_they_say_being_built_anew_at_any_border_changes_nothing(seed: int) -> None:
-    straight, expected = _run(seed, rebuilding=False, config=NO_RESERVATIONS, kind=Both)
-    rebuilt, found = _run(seed, rebuilding=True, config=NO_RESERVATIONS, kind=Both)
-    for step, (was, is_now) in enumerate(zip(expected, found, strict=True)):
-        assert is_now == was, f"answers differ at step {step}"
-    straight.check_counters()
-    rebuilt.check_counters()
-    assert _state(rebuilt) == _state(straight)
+    straight, rebuilt = same_at_any_border(seed, Both)
     assert of_books(rebuilt) == of_books(straight)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed-{seed}")
 def test_whatever_they_say_a_follower_has_the_same(seed: int) -> None:
     rig, _ = _run(seed, rebuilding=False, kind=Both)
-    folder = StateFolder()
-    folder.settle()
-    for offset, record in enumerate(rig.written):
-        if record.topic == rig.topics.state:
-            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
-    followed = folder.rms[RM].core
-    invariants.check(followed)
-    assert _snapshot(followed) == _snapshot(rig.core)
+    same_followed(rig)

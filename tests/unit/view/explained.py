@@ -411,7 +411,7 @@ def told(arena: Arena) -> dict[str, Any]:
     (held,) = [
         held for app in partition.apps.values() for held in app.allocations.values() if held.preempted is not None
     ]
-    return decoded(explain.preemption(partition, held))
+    return decoded(explain.preemption(partition, held, arena.now_ns))
 
 
 def by_guarantee() -> dict[str, Any]:
@@ -479,6 +479,23 @@ def a_node() -> dict[str, Any]:
     return found
 
 
+def one_after_another() -> dict[str, Any]:
+    """An ask that no node was there for, then none large enough, and that its queue's max holds back now."""
+    arena = cluster("{name: a, resources: {max: {vcore: 4}}}")
+    add(arena, "app", "root.a")
+    arena.want("app", "ask", preempts=False, vcore=2_000)
+    arena.wait(600)
+    arena.node("small", vcore=1_000)
+    arena.wait(90)
+    add(arena, "others", "root.a", "bob")
+    arena.do(nodes(NodeAction.CREATE_DRAIN, {"n1": {"vcore": 8_000}}))
+    arena.held("others", "runs", "n1", vcore=3_000)
+    arena.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n1": None}))
+    arena.wait(180)
+    arena.want("others", "runs-too", preempts=False, vcore=1_000)
+    return Explained(arena).json()
+
+
 def with_victims() -> dict[str, Any]:
     """The ask of the first of these stories."""
     return asked(poor_and_rich()).json()
@@ -486,8 +503,8 @@ def with_victims() -> dict[str, Any]:
 
 def a_queue() -> dict[str, Any]:
     """The queue of that ask."""
-    partition = asked(poor_and_rich()).cluster.partition
-    return decoded(explain_queue.explained(partition, partition.queues["root.a"], halt=None))
+    arena = asked(poor_and_rich()).cluster
+    return decoded(explain_queue.explained(arena.partition, arena.queue("root.a"), arena.now_ns, halt=None))
 
 
 def a_gang() -> dict[str, Any]:

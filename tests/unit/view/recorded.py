@@ -29,7 +29,7 @@ class Recorded:
     def __init__(self, topics: Topics, rm_id: str, queues: str = LEAVES, partition: str = "") -> None:
         self.topics, self.rm_id = topics, rm_id
         self.partition = topics.partition_of(rm_id)
-        self.cluster = Cluster(queues, partition=partition)
+        self.cluster = Cluster(queues, partition=partition, rm_id=rm_id)
         self.info = RmInfo(
             rm_id,
             build_info={"buildVersion": "1.0"},

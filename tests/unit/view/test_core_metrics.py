@@ -9,7 +9,7 @@ import httpx
 import pytest
 from builders import nodes
 from exposed import Family, parse
-from muster_scheduler.core.commands import AskItem, NodeAction, UpdateAllocations, UpdateApplications
+from muster_scheduler.core.commands import AskItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
 from muster_scheduler.core.states import AppState
 from muster_scheduler.follower import DECIDING_LIMITS_US, Tally
 from muster_scheduler.view import core_metrics
@@ -165,6 +165,7 @@ async def test_a_queue_s_resources(bench: Bench) -> None:
             ("max", "memory"): 100,
             ("allocated", "vcore"): 2_500,
             ("pending", "vcore"): 9_000,
+            ("preempting", "vcore"): 0,
             ("maxRunningApps", "apps"): 3,
         }
         assert of("root") == {
@@ -172,6 +173,7 @@ async def test_a_queue_s_resources(bench: Bench) -> None:
             ("max", "memory"): 100,
             ("allocated", "vcore"): 2_500,
             ("pending", "vcore"): 9_000,
+            ("preempting", "vcore"): 0,
             ("maxRunningApps", "apps"): 0,
         }
         assert of("root.b") == {("maxRunningApps", "apps"): 0}
@@ -180,6 +182,31 @@ async def test_a_queue_s_resources(bench: Bench) -> None:
         await bench.write(rm)
         resources = (await scraped(client))["yunikorn_queue_resource"]
         assert of("root.a")["allocated", "vcore"] == of("root.a")["pending", "vcore"] == 0
+
+
+async def test_what_is_told_to_go_shows_until_it_is_gone(bench: Bench) -> None:
+    rm = bench.rm(
+        queues="{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 4}},"
+        " properties: {preemption.delay: 1s}}, {name: b}]}"
+    )
+    cluster = rm.cluster
+    cluster.node("n1", vcore=10_000)
+    cluster.app("x", "root.a")
+    cluster.app("y", "root.b")
+    low = [AskItem(f"v{n}", "y", "default", {"vcore": 2_000}, allow_preempt_self=True) for n in range(5)]
+    cluster.do(UpdateAllocations(low))
+    cluster.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 2_000}, allow_preempt_other=True)]))
+    cluster.wait(4)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        resources = (await scraped(client))["yunikorn_queue_resource"]
+        assert resources.value(queue="root.b", state="preempting", resource="vcore") == 2_000
+        (victim,) = (held.key for held in cluster.application("y").allocations.values() if held.preempted)
+        cluster.release("y", victim, Termination.PREEMPTED_BY_SCHEDULER)
+        await bench.write(rm)
+        resources = (await scraped(client))["yunikorn_queue_resource"]
+        assert resources.value(queue="root.b", state="preempting", resource="vcore") == 0
+        assert resources.value(queue="root.a", state="allocated", resource="vcore") == 2_000
 
 
 async def test_what_happened_is_counted(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from muster_scheduler.core.commands import (
     UpdateApplications,
 )
 from muster_scheduler.core.external import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
+from muster_scheduler.core.objects import Preempted, PreemptionRule
 from muster_scheduler.core.states import QueueEvent
 from muster_scheduler.follower import RmInfo, RmState
 from muster_scheduler.view import explain
@@ -52,6 +53,11 @@ async def get(bench: Bench, path: str, status: int = 200) -> Any:
     return answer.json()
 
 
+def timeless(found: dict[str, Any]) -> dict[str, Any]:
+    """Without what says when the view was asked."""
+    return {name: each for name, each in found.items() if name not in ("at", "sentence")}
+
+
 async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
     rm = bench.rm()
     rm.cluster.node("n1", vcore=10_000)
@@ -68,19 +74,25 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
     assert explained["rm"] == "rm1"
     assert explained["counts"] == {"QUEUE_MAX": 4, "WAITING_FOR_TURN": 1}
     limited, waiting = explained["pending"]
+    at, sentence = limited.pop("at"), limited.pop("sentence")
+    assert at > since
+    assert sentence.startswith("Ask k2 of application x has waited for ")
+    assert sentence.endswith(" because queue root.a uses 3 cores of its max of 4 cores; 2 cores more would go over.")
     assert limited == {
         "partition": "default", "applicationID": "x", "allocationKey": "k2", "queue": "root.a", "count": 4,
         "priority": 0, "resource": {"vcore": 2_000}, "placeholder": False, "taskGroup": "", "reason": "QUEUE_MAX",
         "resourceType": "vcore", "asked": 2_000, "used": 3_000, "limit": 4_000, "free": 0, "promised": 0,
         "limitQueue": "root.a", "who": "", "node": "", "nodes": 0, "reservedNodes": 0, "lacking": [], "since": since,
+        "asOf": since, "now": {"used": 3_000, "limit": 4_000, "free": 0, "promised": 0}, "waitingSince": since,
+        "history": [],
         "gang": None, "reservation": None,
         "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "victims": []},
         "refusals": [], "refusedUntil": 0, "scaledUp": False,
-        "message": "Queue root.a uses 3000 of its max of 4000 vcore; 2000 more would go over.",
+        "message": "Queue root.a uses 3 cores of its max of 4 cores; 2 cores more would go over.",
     }  # fmt: skip
     assert (waiting["allocationKey"], waiting["reason"], waiting["since"]) == ("k3", "WAITING_FOR_TURN", since)
     assert waiting["preemption"]["state"] == "NONE"
-    assert await get(bench, f"{E}/ask/x/k2") == limited
+    assert timeless(await get(bench, f"{E}/ask/x/k2")) == limited
 
 
 async def test_who_must_go_and_for_whom(bench: Bench) -> None:
@@ -101,8 +113,10 @@ async def test_who_must_go_and_for_whom(bench: Bench) -> None:
         for each in told["preempted"]
     ] == victims
     first = told["preempted"][0]
-    assert first == await get(bench, f"{E}/preemption/y/{first['allocationKey']}")
-    message = first.pop("message")
+    for path in (f"preemption/y/{first['allocationKey']}", f"preemption/{first['allocationKey']}"):
+        assert timeless(await get(bench, f"{E}/{path}")) == timeless(first)
+    message, first = first["message"], timeless(first)
+    del first["message"]
     assert first == {
         "partition": "default", "applicationID": "y", "allocationKey": first["allocationKey"], "queue": "root.b",
         "node": "n1", "priority": 0, "resource": {"vcore": 2}, "placeholder": False, "taskGroup": "",
@@ -142,11 +156,22 @@ async def test_an_application(bench: Bench) -> None:
     since = rm.cluster.now_ns
     await bench.write(rm)
     runs, waits = await get(bench, f"{E}/application/x"), await get(bench, f"{E}/application/y")
-    assert {name: runs[name] for name in runs if name not in ("asks", "preempted", "replacements")} == {
+    assert {name: runs[name] for name in timeless(runs) if name not in ("asks", "preempted", "replacements")} == {
         "partition": "default", "applicationID": "x", "queue": "root.a", "state": "Running", "since": since,
         "user": "alice", "group": "", "allocations": 1, "pending": 1, "counts": {"LARGER_THAN_ANY_NODE": 1},
         "waiting": None, "gang": None, "message": "It is running. It has 1 allocation, and wants 1 more.",
+        "history": [
+            {"reason": "LARGER_THAN_ANY_NODE", "resourceType": "vcore", "limitQueue": "", "who": "", "since": since,
+             "until": 0, "asks": 1}
+        ],
     }  # fmt: skip
+    assert runs["sentence"] == (
+        "Application x is running, has 1 allocation and wants 1 more, which waits for a larger node."
+    )
+    assert waits["sentence"] == (
+        "Application y is accepted, has 0 allocations and wants 1 more, but queue root.a runs 1 application and may "
+        "run 1."
+    )
     assert [each["allocationKey"] for each in runs["asks"]] == ["wide"]
     assert (runs["preempted"], runs["replacements"]) == ([], [])
     assert waits["waiting"] == {
@@ -154,7 +179,7 @@ async def test_an_application(bench: Bench) -> None:
         "limit": 1, "promised": 0, "since": since,
     }  # fmt: skip
     assert waits["message"] == (
-        "It is accepted. It has 0 allocations, and wants 1 more. Queue root.a runs 1 applications and may run 1."
+        "It is accepted. It has 0 allocations, and wants 1 more. Queue root.a runs 1 application and may run 1."
     )
     assert waits["asks"][0]["reason"] == "QUEUE_MAX_APPLICATIONS"
 
@@ -165,7 +190,8 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     rm.cluster.ask("y", "waits", vcore=50)
     await bench.write(rm)
     poor, fenced = await get(bench, f"{E}/queue/root.a"), await get(bench, f"{E}/queue/root.B")
-    assert poor == {
+    since = rm.cluster.now_ns - 2_000_000_000
+    assert timeless(poor) == {
         "partition": "default", "queue": "root.a", "state": "Active", "leaf": True, "managed": True, "share": 0.0,
         "allocated": {}, "preempting": {}, "pending": {"vcore": 3}, "promised": {}, "maximum": {},
         "sources": [], "disputed": "", "headroom": {"vcore": 0},
@@ -176,7 +202,11 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
         "preemptionFence": "root", "protectedBy": "", "preemptionDelay": 1_000_000_000, "preemptsByPriority": True,
         "priorityFence": False,
         "priorityOffset": 0, "currentPriority": 5, "quotaAt": 0, "asks": {"NO_NODE_HAS_ROOM": 1},
-        "message": "It is under its guarantee by 4 vcore. No vcore is left in its headroom. "
+        "history": [
+            {"reason": "NO_NODE_HAS_ROOM", "resourceType": "vcore", "limitQueue": "", "who": "", "since": since,
+             "until": 0, "asks": 1}
+        ],
+        "message": "It is under its guarantee by 0.004 cores. No vcore is left in its headroom. "
         "1 ask waits in it.",
     }  # fmt: skip
     assert (fenced["share"], fenced["allocated"], fenced["preempting"]) == (0.5, {"vcore": 10}, {"vcore": 4})
@@ -264,6 +294,44 @@ async def test_for_a_stopped_rm_that_is_the_reason_whatever_was_before(bench: Be
     assert (await get(bench, f"{E}/application/x"))["counts"] == {"RM_STOPPED": 1}
 
 
+async def test_a_pause_began_when_it_did_and_ends_what_was_waited_for(bench: Bench) -> None:
+    """From the records alone, as a view that begins anew has them."""
+    rm = bench.rm()
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k", vcore=1)
+    start_ns = rm.cluster.now_ns
+    rm.cluster.wait(10)
+    rm.cluster.node("small", vcore=0, memory=1)
+    rm.cluster.wait(20)
+    rm.info.held, rm.info.held_ns = True, rm.cluster.now_ns
+    await bench.write(rm)
+    asked = await get(bench, f"{E}/ask/x/k")
+    assert (asked["reason"], asked["since"]) == ("RM_HELD", start_ns + 30_000_000_000)
+    told = [(each["reason"], each["since"] - start_ns, each["until"] - start_ns) for each in asked["history"]]
+    assert told == [("NO_NODES", 0, 10_000_000_000), ("LARGER_THAN_ANY_NODE", 10_000_000_000, 30_000_000_000)]
+    queue = (await get(bench, f"{E}/queue/root"))["history"]
+    assert [(each["reason"], each["asks"]) for each in queue] == [
+        ("NO_NODES", 0), ("LARGER_THAN_ANY_NODE", 0), ("RM_HELD", 1),
+    ]  # fmt: skip
+
+
+async def test_a_preempted_allocation_whose_key_several_applications_have(bench: Bench) -> None:
+    rm = bench.rm(queues=PREEMPTING)
+    cluster = rm.cluster
+    cluster.node("n1", vcore=10)
+    cluster.app("x", "root.a")
+    for app in ("y", "z"):
+        cluster.app(app, "root.b")
+        cluster.do(UpdateAllocations([AskItem("v", app, "default", {"vcore": 5}, allow_preempt_self=True)]))
+        held = cluster.application(app).allocations["v"]
+        why = Preempted(PreemptionRule.QUOTA, "", "", "root.b", cluster.now_ns)
+        cluster.partition.releases.preempt(held, why, "", cluster.outcomes[-1], cluster.now_ns)
+    await bench.write(rm)
+    answer = await get(bench, f"{E}/preemption/v", 400)
+    assert "Allocation 'v' is in 2 applications, y, z" in answer["message"]
+    assert (await get(bench, f"{E}/preemption/z/v"))["applicationID"] == "z"
+
+
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
@@ -281,6 +349,8 @@ async def test_for_a_stopped_rm_that_is_the_reason_whatever_was_before(bench: Be
         ("preemption/x/k1", 404, "Allocation was not preempted"),
         ("preemption/x/nope", 404, "Allocation not found"),
         ("preemption/nope/k1", 404, "Application not found"),
+        ("preemption/k1", 404, "Allocation not found among those that were preempted and are still there"),
+        ("preemption/k1?partition=nope", 404, "Partition not found"),
     ],
 )  # fmt: skip
 async def test_each_route(bench: Bench, path: str, status: int, message: str | None) -> None:

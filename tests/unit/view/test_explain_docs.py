@@ -17,6 +17,7 @@ import pytest
 from muster_scheduler.core.objects import PreemptionRule
 from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
 from muster_scheduler.view import explain_dao
+from muster_scheduler.view.explain_words import WAITS
 from unit.view import explained
 
 DOC = Path(__file__).parents[3] / "docs/explain.md"
@@ -26,6 +27,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     **{code.value: lambda make=make: make().json() for code, make in explained.REASONS.items()},  # type: ignore[misc]
     **{no.value: lambda make=make: make().json() for no, make in explained.NOES.items()},  # type: ignore[misc]
     **{rule.value: make for rule, make in explained.RULES.items()},
+    "A reason after another": explained.one_after_another,
     "An ask with victims": explained.with_victims,
     "In the middle of replacements": explained.of_a_gang,
     "A queue": explained.a_queue,
@@ -42,7 +44,7 @@ def shown(heading: str) -> Any:
 
 
 # The same in each of them.
-_NAMES = ("partition", "applicationID", "allocationKey", "count")
+_NAMES = ("partition", "applicationID", "allocationKey", "count", "at", "asOf", "waitingSince")
 
 
 def _short(value: Any) -> Any:
@@ -105,6 +107,13 @@ def test_the_cluster_of_a_rule_has_a_story(rule: PreemptionRule) -> None:
     assert found["since"]
 
 
+def test_the_table_of_reasons_has_each_and_says_what_it_waits_for() -> None:
+    rows = re.findall(r"^\| \[`(\w+)`\]\(#(\w+)\) \| ([^|]+) \|", DOC.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(code, anchor) for code, anchor, _ in rows] == [(code, code.lower()) for code, _, _ in rows]
+    assert {code: words for code, _, words in rows} == WAITS
+    assert set(WAITS) == set(ReasonCode)
+
+
 def test_the_document_has_an_example_of_each_and_of_nothing_else() -> None:
     assert set(blocks()) == set(EXAMPLES)
 
@@ -120,6 +129,9 @@ def test_the_document_says_what_is_said(heading: str) -> None:
         explain_dao.PendingDao,
         explain_dao.AwaitedDao,
         explain_dao.WhyDao,
+        explain_dao.NowDao,
+        explain_dao.PastDao,
+        explain_dao.EpisodeDao,
         explain_dao.AskPreemptionDao,
         explain_dao.PreemptedDao,
         explain_dao.ApplicationDao,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from muster_client.admin import AdminClient, Explanation
 from rich.table import Table
@@ -11,6 +13,7 @@ from muster_cli.operating import Operator, ask, console, print_json
 
 # Of an application, of a queue: how many wait for what.
 _COUNTS = ("counts", "asks")
+_SECOND_NS = 1_000_000_000
 
 Call = Callable[[AdminClient, str], Awaitable[Explanation]]
 
@@ -18,16 +21,20 @@ Call = Callable[[AdminClient, str], Awaitable[Explanation]]
 def explain(operator: Operator, call: Call) -> int:
     """Prints an explanation."""
     found = ask(operator, call)
+    value = found.value
     if operator.json:
-        print_json(found.value)
+        print_json(value)
         return 0
     out = console()
     for sentence in found.sentences:
         out.print(sentence, markup=False, highlight=False, soft_wrap=True)
     for name in _COUNTS:
-        counts = found.value.get(name)
+        counts = value.get(name)
         if isinstance(counts, dict) and counts:
             out.print(_table(counts))
+    rows = _rows(value)
+    if rows:
+        out.print(_history(rows, value["at"]))
     return 0
 
 
@@ -36,3 +43,32 @@ def _table(counts: dict[str, int]) -> Table:
     for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(reason, f"{count:,}")
     return table
+
+
+def _rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What was waited for, the oldest first; of an ask what it waits for now comes last, of others that is among it."""
+    history = value.get("history")
+    if not isinstance(history, list):
+        return []
+    return [*history, {**value, "until": 0}] if "waitingSince" in value else history
+
+
+def _history(rows: Sequence[Mapping[str, Any]], at_ns: int) -> Table:
+    table = Table("waited since (UTC)", "how long", "for", "")
+    for each in rows:
+        lasted = _lasted((each["until"] or at_ns) - each["since"])
+        table.add_row(_at(each["since"]), lasted, _what(each), "" if each["until"] else "now")
+    return table
+
+
+def _what(each: Mapping[str, Any]) -> str:
+    parts = [each["reason"], each["resourceType"], each["limitQueue"], each["who"]]
+    return " ".join(part for part in parts if part)
+
+
+def _at(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns // _SECOND_NS, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _lasted(duration_ns: int) -> str:
+    return str(timedelta(seconds=max(duration_ns, 0) // _SECOND_NS))

@@ -39,10 +39,10 @@ class Followers:
 def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
     """Makes them. Raises SinkSettingsWrong."""
     topics = settings.log.topics()
-    view = ViewService(settings.view, bus, topics, clock)
+    view = ViewService(settings.view, bus, topics, clock, with_others=True)
     usage = usage_of(settings, bus) if settings.derive.enabled else None
     routes = usage.routes if usage else ()
-    publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=routes)
+    publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=routes, view=view.asgi)
     parts, problems = [Part("view", view), Part("event-publisher", publisher)], {
         VIEW: view.problems, PUBLISHER: publisher.problems
     }  # fmt: skip

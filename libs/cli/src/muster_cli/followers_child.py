@@ -11,6 +11,8 @@ How it lives and ends: ``muster_service.child_process``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn, cast
@@ -22,6 +24,7 @@ from muster_bus.pipe.following import FollowedLog
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.grpc_events import EventsDoor
 from muster_service import logs
+from muster_service.addresses import listen_at
 from muster_service.channel import Channel
 from muster_service.child_process import become_child, run_child
 from muster_service.http_server import HttpServer
@@ -48,6 +51,8 @@ from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
 
+# Where the cores do not suffice for all, those who decide go first.
+_NICE = 5
 _TELL_S, _TELL_SOON_S = 0.5, 0.05
 _STOP_TIMEOUT_S = 1.0  # of the doors: the gateway, who alone asks, has stopped
 _HEALTH_INTERVAL_S = 1.0
@@ -67,7 +72,7 @@ class Doors:
         self._life.begin()
         publisher = self._followers.publisher
         for name, app in ((VIEW_SOCKET, self._followers.view.asgi), (PUBLISHER_SOCKET, publisher.asgi)):
-            server = HttpServer(as_asked(app), self._sockets / name, _STOP_TIMEOUT_S)
+            server = HttpServer(as_asked(app), listen_at(self._sockets / name), _STOP_TIMEOUT_S)
             self._servers.append(server)
             self._life.watch(server.serve(), name)
             await server.ready()
@@ -212,6 +217,8 @@ async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.
 def main() -> None:
     """:raises SystemExit: the command line is not the parent's."""
     end = become_child("muster up")
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
     garbage.collect_rarely()
     run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
 

@@ -27,12 +27,10 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import httpx
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import Clock
@@ -40,14 +38,17 @@ from muster_bus.errors import LogError
 from muster_bus.log import LogWriter
 from muster_bus.pipe import messages as of_log
 from muster_bus.pipe.serving import LogServer
+from muster_gateway.errors import GatewayError
 from muster_gateway.events_proxy import EventsProxy
-from muster_gateway.http_front import HttpTarget, Target
+from muster_gateway.http_front import Target, respond_error
+from muster_gateway.http_target import HttpTarget
+from muster_gateway.view_client import ViewClient
 from muster_service import exposition, logs
 from muster_service.channel import Channel
 from muster_service.child_process import ChildProcess
 from muster_service.waits import growing_s
 from prometheus_client import Counter
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from muster_cli.errors import UsageError
 from muster_cli.followers_pipe import (
@@ -77,10 +78,16 @@ SILENT_MAX_S = 20
 _WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
 # One that held for so long was good: the next failure is the first one of a new row.
 _SETTLED_S = 60.0
+# One that was not heard for so long is not asked: requests would wait for its end.
+_HEARD_S = 5.0
 # Within what the process allows a service: then it is killed, and nothing is lost by that.
 _STOP_MARGIN_S = 1.0
 _METRICS_TIMEOUT_S = 2.0
-_METRICS_PATH, _CORE_METRICS_PATH = "/metrics", "/ws/v1/metrics"
+_METRICS_BYTES_MAX = 64 << 20
+_METRICS_PATH = "/metrics"
+# These are about a process.
+_OWN_PATHS = ("/debug/stack", "/debug/pprof", "/ws/v1/stack", "/ws/v1/loglevel")
+_LEVEL_PATH = "/ws/v1/loglevel/"
 _OF_FOLLOWERS = "muster_followers_"
 # The sections of settings that the followers have.
 _SECTIONS = ("process", "log", "view", "publisher", "derive")
@@ -114,14 +121,16 @@ class FollowersProcess:
         self._spawned: ChildProcess[FromFollowers] | None = ChildProcess.spawn(_MODULE, FromFollowers)
         self._sockets = socket_directory(settings.log.sqlite_path)
         connect_s, gateway = settings.gateway.http_connect_timeout_s, settings.gateway
-        self._view = HttpTarget("http://view", "view", connect_s, self._sockets / VIEW_SOCKET)
-        self._publisher = HttpTarget("http://publisher", "event publisher", connect_s, self._sockets / PUBLISHER_SOCKET)
+        view, publisher = (str(self._sockets / name) for name in (VIEW_SOCKET, PUBLISHER_SOCKET))
+        self._view = HttpTarget("http://view", "view", connect_s, socket_path=view)
+        self._publisher = HttpTarget("http://publisher", "event publisher", connect_s, socket_path=publisher)
+        self._metrics = ViewClient(self._view, _METRICS_TIMEOUT_S, _METRICS_BYTES_MAX)
+        self._unstarted: Target | None = None
         self.view: Target = self._asked_of_view
-        self.publisher: Target = self._publisher
+        self.publisher: Target = self._asked_of_publisher
         self.events = EventsProxy(
             f"unix:{self._sockets / EVENTS_SOCKET}", gateway.keepalive_time_s, gateway.keepalive_timeout_s
         )
-        self._asking: httpx.AsyncClient | None = None
         self._writer: LogWriter | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -130,6 +139,7 @@ class FollowersProcess:
         self._child: ChildProcess[FromFollowers] | None = None
         self._channel: Channel[FromFollowers] | None = None
         self._told: Told | None = None
+        self._told_s = 0.0
         self._failed = ""
         self._gone = "their process begins"  # why there is none; "": there is
 
@@ -145,12 +155,6 @@ class FollowersProcess:
         # 1. where it listens: what an earlier process left behind is nobody's, the log has one owner
         shutil.rmtree(self._sockets, ignore_errors=True)
         self._sockets.mkdir(mode=0o700, parents=True)
-        self._asking = httpx.AsyncClient(
-            base_url="http://view",
-            timeout=_METRICS_TIMEOUT_S,
-            trust_env=False,
-            transport=httpx.AsyncHTTPTransport(uds=str(self._sockets / VIEW_SOCKET)),
-        )
         # 2. it
         self._first = asyncio.get_running_loop().create_future()
         self._writer = await self._log.writer("followers")
@@ -192,9 +196,7 @@ class FollowersProcess:
         await self.events.close()
         for target in (self._view, self._publisher):
             await target.close()
-        if self._asking is not None:
-            await self._asking.aclose()
-            shutil.rmtree(self._sockets, ignore_errors=True)
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     # ---- how they are ------------------------------------------------------------------------------------------------
 
@@ -216,40 +218,46 @@ class FollowersProcess:
     async def exposition(self) -> bytes:
         """The metrics of both processes; of this one alone while the other one does not answer."""
         text = exposition.own()
-        if self._asking is None or self._told is None:
+        if not self._is_there():
             return text
         try:
-            answer = await self._asking.get(_METRICS_PATH)
-        except httpx.HTTPError as error:
-            log.warning("the followers' metrics are not shown", error=type(error).__name__)
+            answer = await self._metrics.get(_METRICS_PATH)
+        except GatewayError as error:
+            log.warning("the followers' metrics are not shown", error=str(error))
             return text
-        return exposition.merged(text, answer.content, _OF_FOLLOWERS) if answer.status_code == 200 else text
+        return exposition.merged(text, answer.body, _OF_FOLLOWERS) if answer.status == 200 else text
+
+    def _is_there(self) -> bool:
+        """Whether it answers, as far as it is known: one that hangs is not there either."""
+        return self._told is not None and self._clock.monotonic() - self._told_s < _HEARD_S
 
     async def _asked_of_view(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The view answers; of ``/ws/v1/metrics`` it knows one half."""
-        if scope["path"] != _CORE_METRICS_PATH or scope["method"] != "GET":
-            await self._view(scope, receive, send)
+        path: str = scope["path"]
+        if not path.startswith(_OWN_PATHS):
+            await self._asked(self._view, "view", scope, receive, send)
             return
-        headers = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
-        start: MutableMapping[str, Any] = {}
-        body = bytearray()
+        # What shows or changes a process itself is about the one that decides.
+        await self._here()(scope, receive, send)
+        if scope["method"] == "PUT" and path.startswith(_LEVEL_PATH) and self._is_there():
+            await self._view(scope, receive, _nowhere)  # (the same level there)
 
-        async def kept(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                start.update(message)
-            else:
-                body.extend(message.get("body", b""))
+    async def _asked_of_publisher(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asked(self._publisher, "event publisher", scope, receive, send)
 
-        await self._view({**scope, "headers": headers}, receive, kept)
-        if not start:
-            return  # it broke off
-        text = bytes(body)
-        if start["status"] == 200:
-            text = exposition.merged(exposition.own(), text, _OF_FOLLOWERS)
-            named = [(name, value) for name, value in start["headers"] if name != b"content-length"]
-            start["headers"] = [*named, (b"content-length", str(len(text)).encode())]
-        await send(start)
-        await send({"type": "http.response.body", "body": text})
+    async def _asked(self, target: Target, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._is_there():
+            await target(scope, receive, send)
+        else:
+            await respond_error(send, 503, f"The {name} is not reachable, try again", [(b"retry-after", b"1")])
+
+    def _here(self) -> Target:
+        """A view of this process that never starts: it knows the process, and nothing else."""
+        if self._unstarted is None:
+            from muster_scheduler.view import ViewService
+
+            settings = self._settings
+            self._unstarted = ViewService(settings.view, self._log, settings.log.topics(), self._clock).asgi
+        return self._unstarted
 
     # ---- one child after the other -----------------------------------------------------------------------------------
 
@@ -323,7 +331,7 @@ class FollowersProcess:
         assert self._first is not None
         match message:
             case Told():
-                self._told = message
+                self._told, self._told_s = message, self._clock.monotonic()
                 if message.ready:
                     _settle(self._first, None)
             case Refused():
@@ -341,6 +349,10 @@ class FollowersProcess:
                 served.take(message)
             case _:
                 raise ValueError(f"a {type(message).__name__}")
+
+
+async def _nowhere(_message: Message) -> None:
+    """Of an answer that nobody waits for."""
 
 
 def _cannot_be_served(child: ChildProcess[FromFollowers], error: BaseException) -> None:

@@ -511,15 +511,16 @@ def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERAT
 
 
 @explain_app.command(name="preemption")
-def explain_preemption(application: str, key: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def explain_preemption(name: str, key: str = "", *, partition: str = "", operator: Operator = _OPERATOR) -> int:
     """Why an allocation must go, and for whom.
 
-    :param application: its application's id.
+    :param name: its application's id; without a key behind it: its allocationKey, or its UUID.
     :param key: its allocationKey.
     :param partition: [default]
     """
     from muster_cli.explaining import explain
 
+    application, key = (name, key) if key else ("", name)
     return explain(operator, lambda admin, rm: admin.explain_preemption(rm, application, key, **operator.at(partition)))
 
 

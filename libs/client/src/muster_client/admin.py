@@ -288,7 +288,7 @@ class AdminClient(GatewayClient):
         partition: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Explanation:
-        """Why an allocation must go, and for whom."""
+        """Why an allocation must go, and for whom. ``application_id`` "": the key, or the UUID, says which."""
         held = admin_pb2.AskId(application_id=application_id, allocation_key=allocation_key)
         request = admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, preemption=held)
         return await self._explain(request, timeout_s)

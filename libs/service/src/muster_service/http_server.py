@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from muster_service.addresses import listen, listen_at
+from muster_service.addresses import listen
 
 # Beyond the time that open requests have: uvicorn looks ten times a second whether it should end.
 _STOP_MARGIN_S = 1.0
@@ -27,24 +26,20 @@ class HttpServer:
     It takes no signals: these are the process's business. It believes no header about who the peer is: any client can
     send one.
 
-    :param address: host:port; port 0: any free one. Or a path: a Unix socket there.
+    :param address: host:port; port 0: any free one. Or a socket that listens already; it is closed with the server.
     :param stop_timeout_s: time that open requests have when it stops, in seconds; less than one counts as one.
     :param field: the setting that holds the address, for errors.
-    :ivar port: the port that it listens on; 0: none.
+    :ivar port: the port that it listens on; 0: it is a Unix socket.
 
     Raises ValueError for what is no address, and OSError when it cannot be listened on; both name the field.
     """
 
     def __init__(
-        self, app: ASGIApp, address: str | Path, stop_timeout_s: float, *, field: str = "http_address"
+        self, app: ASGIApp, address: str | socket.socket, stop_timeout_s: float, *, field: str = "http_address"
     ) -> None:
-        self._name = f"{field} {str(address)!r}"
-        self.port: int = 0
-        if isinstance(address, Path):
-            self._socket = listen_at(address)
-        else:
-            self._socket = listen(field, address)
-            self.port = self._socket.getsockname()[1]
+        self._socket = listen(field, address) if isinstance(address, str) else address
+        self._name = f"{field} {address!r}"
+        self.port: int = self._socket.getsockname()[1] if self._socket.family != socket.AF_UNIX else 0
         graceful_s = max(1, round(stop_timeout_s))
         self._stop_wait_s = graceful_s + _STOP_MARGIN_S
         self._serving = False

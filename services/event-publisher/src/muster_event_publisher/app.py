@@ -14,6 +14,7 @@ from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
 from muster_service.life import Life, together
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
 from muster_event_publisher.feed import PartitionFeed
@@ -22,6 +23,7 @@ from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.exporter import Exporter, Retry
 from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of
 from muster_event_publisher.log_search import LogSearch
+from muster_event_publisher.object_states import ObjectStates
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.rest import EventsRest
 from muster_event_publisher.ring import Rings
@@ -51,6 +53,7 @@ class PublisherService:
     :param log: started; closed by whoever started it.
     :param sinks: stores for history with their policies; None: those that the settings ask for.
     :param extra_routes: what REST serves beside the events.
+    :param view: an application in this process that answers in place of ``settings.view_url``.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class PublisherService:
         *,
         sinks: Sequence[SinkPlan] | None = None,
         extra_routes: Sequence[BaseRoute] = (),
+        view: ASGIApp | None = None,
     ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock = log, topics, clock
@@ -84,7 +88,9 @@ class PublisherService:
         old = settings.serve_from_log
         self._readers = readers_of(settings, topics, clock) if old else []
         source = EventSource(self.rings, self._searches if old else [], topics, self._readers, self.rm_settings)
-        self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes)
+        target = view or settings.view_url
+        self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
+        self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes, self._states)
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
             settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,
@@ -217,6 +223,8 @@ class PublisherService:
             *self._exporters, *self._feeds, *self._searches, *self._readers, *self._sinks,
             self._dead_letters, self.rm_settings,
         ]  # fmt: skip
+        if self._states is not None:
+            parts.append(self._states)
         for part in parts:
             try:
                 await part.close()

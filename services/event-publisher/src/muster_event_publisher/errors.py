@@ -11,6 +11,7 @@
     - WatchEnded            ABORTED: too far behind, or the ids begin anew; the caller may go on where it was
     - NotNow                UNAVAILABLE: safe to try again
   x OldEventsAway           log or history cannot say now what an old event was; safe to try again
+  x ViewSilent              the view does not say what the objects of events are like; safe to try again
   x SearchTooLong           an event id was not found in the log within the allowed number of records
   x DeriveError             what is derived from the events cannot go on
     - UsageMismatch         usage on the log has windows of another length; a person must decide
@@ -112,6 +113,10 @@ class OldEventsAway(PublisherError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"older events cannot be read now: {why}")
+
+
+class ViewSilent(PublisherError):
+    """The view gives no answer, or none that can be read."""
 
 
 class SearchTooLong(PublisherError):

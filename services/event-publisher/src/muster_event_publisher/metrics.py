@@ -40,6 +40,9 @@ WATCHERS = Gauge("muster_publisher_watchers", "Open calls of muster.v1.Events/Wa
 WATCHED = Counter("muster_publisher_events_watched_total", "Events written to these calls")
 WATCHES_ENDED = Counter("muster_publisher_watches_ended_total", "Such calls that ended, by gRPC status", ["status"])
 BATCHES = Counter("muster_publisher_batch_calls_total", "Calls of muster.v1.Events/Batch, by gRPC status", ["status"])
+STATES_MISSING = Counter(
+    "muster_publisher_object_states_missing_total", "Events sent without the state of their object: it is not known"
+)
 LOG_LOOKUPS = Counter("muster_publisher_log_lookups_total", "Reads of events older than the ring", ["outcome"])
 
 EXPORTED = Counter("muster_publisher_exported_events_total", "Events handed to a store, durable", ["sink"])

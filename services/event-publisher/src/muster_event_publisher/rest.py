@@ -1,11 +1,14 @@
 """REST: ``/ws/v1/events/batch`` and ``/ws/v1/events/stream`` as YuniKorn's core answers them (core-features §2.19).
 
-What Muster adds never changes a body that the core would send; it is in headers and in one more parameter:
+What Muster adds is in headers, in further parameters and in one field:
 
 ``?rm=``
     whose events; needed only where several RMs have some.
 ``?start=`` of a stream
     the id of the first event: a client that lost its stream goes on where it was.
+``?state=``
+    whether each event says what its object is like (``state``, docs/history-servers.md): true or false. Without it a
+    stream does where the publisher knows a view, because history servers ask for nothing; a batch does not.
 ``X-Muster-Events-Source``
     batch: where the records are from: ``ring``; ``log`` or ``history`` (the exported events) when they are older.
 ``X-Muster-Next-ID``
@@ -37,7 +40,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
-from muster_event_publisher.errors import OldEventsAway, RequestRefused
+from muster_event_publisher.errors import OldEventsAway, RequestRefused, shown
+from muster_event_publisher.object_states import ObjectStates
 from muster_event_publisher.ring import EventRing, Piece
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
@@ -109,6 +113,7 @@ class _Batch:
 class EventsRest:
     """The endpoints. ``app`` is the whole as one ASGI application.
 
+    :param states: what objects are like; None: there is no view to ask.
     :param extra_routes: what else is served beside the events; :func:`get_endpoint` gives them the same manners.
     """
 
@@ -119,8 +124,10 @@ class EventsRest:
         settings: PublisherSettings,
         problems: HealthCheck,
         extra_routes: Sequence[BaseRoute] = (),
+        states: ObjectStates | None = None,
     ) -> None:
         self._source, self._streams, self._settings, self._problems = source, streams, settings, problems
+        self._states = states
         self.app = Starlette(
             routes=[
                 Route(BATCH_PATH, _Get(self._batch)),
@@ -140,15 +147,16 @@ class EventsRest:
         ring = self._source.choose(query.get("rm") or None)
         limit = self._source.settings.of(ring.rm_id if ring is not None else "").rest_response_size
         wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
+        states = self._states_of(query, usually=False)
         if ring is None:
             return await _answer(request, render.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
         count = min(wanted, limit)
         # 2. from the ring, or from behind it when it is older. (The ring goes on while this is rendered.)
         found = _Batch(ring.lowest, ring.highest, ring.next_id, "ring")
         if ring.lowest <= start:
-            await self._render(found, ring, ring.pieces(start, count))
+            await self._render(found, ring, ring.pieces(start, count), states)
         elif count:
-            await self._render_old(found, ring, start, count)
+            await self._render_old(found, ring, start, count, states)
         # 3. and what there is to say about it
         headers = {"X-Muster-Events-Source": found.source, "X-Muster-Next-ID": str(found.go_on_at(start))}
         if found.missing:
@@ -159,7 +167,9 @@ class EventsRest:
         metrics.BATCH_SECONDS.labels(found.source).observe(time.monotonic() - began_s)
         return await _answer(request, body, headers)
 
-    async def _render(self, found: _Batch, ring: EventRing, pieces: Sequence[Piece]) -> None:
+    async def _render(
+        self, found: _Batch, ring: EventRing, pieces: Sequence[Piece], states: ObjectStates | None
+    ) -> None:
         """Renders in slices, so that others get their turn. The newest are rendered once for all who ask."""
         lines, plain_from = self._source.lines(ring).get, ring.plain_from
         for piece in pieces:
@@ -167,17 +177,20 @@ class EventsRest:
             for index in range(0, len(values), _SLICE):
                 part, first_id = values[index : index + _SLICE], piece.first_id + index
                 if first_id >= plain_from:
-                    found.lines += [lines(event_id, value) for event_id, value in enumerate(part, first_id)]
+                    rendered = [lines(event_id, value) for event_id, value in enumerate(part, first_id)]
                 else:
-                    found.lines += [
+                    rendered = [
                         render.event_json(value) if value is not None else render.missing_json(event_id)
                         for event_id, value in enumerate(part, first_id)
                     ]
+                found.lines += await states.add(ring.rm_id, rendered, part) if states is not None else rendered
                 if None in part:
                     found.note_missing(first_id, part)
                 await asyncio.sleep(0)
 
-    async def _render_old(self, found: _Batch, ring: EventRing, start: int, count: int) -> None:
+    async def _render_old(
+        self, found: _Batch, ring: EventRing, start: int, count: int, states: ObjectStates | None
+    ) -> None:
         try:
             old = await self._source.old(ring, start, count)
         except OldEventsAway as error:
@@ -189,7 +202,9 @@ class EventsRest:
             return
         found.source = old.source
         for index in range(0, len(old.values), _SLICE):
-            found.lines += map(render.event_json, old.values[index : index + _SLICE])
+            part = old.values[index : index + _SLICE]
+            rendered = [render.event_json(value) for value in part]
+            found.lines += await states.add(ring.rm_id, rendered, part) if states is not None else rendered
             await asyncio.sleep(0)
 
     async def _stream(self, request: Request) -> ASGIApp:
@@ -197,6 +212,7 @@ class EventsRest:
         # 1. what is asked
         count = _number(query, "count", 0)
         start = _number(query, "start", 0) if query.get("start") else None
+        states = self._states_of(query, usually=True)
         ring = self._source.choose(query.get("rm") or None)
         # 2. where it begins
         next_id = ring.next_id if ring is not None else 0
@@ -213,7 +229,17 @@ class EventsRest:
         headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
         if ring is not None:
             headers.append((b"x-muster-next-id", str(cursor).encode()))
-        return EventStream(self._streams, self._source, ring, cursor, host, headers)
+        return EventStream(self._streams, self._source, ring, cursor, host, headers, states)
+
+    def _states_of(self, query: dict[str, str], *, usually: bool) -> ObjectStates | None:
+        """What to add states with, or None for events without; ``usually``: when the request does not say."""
+        text = query.get("state", "")
+        wanted = {"": usually, "true": True, "false": False}.get(text.lower())
+        if wanted is None:
+            raise RequestRefused(400, f'parameter "state": {shown(text)} is not valid, expected true or false')
+        if wanted and text and self._states is None:
+            raise RequestRefused(400, 'parameter "state": this publisher knows no view (publisher.view_url)')
+        return self._states if wanted else None
 
     def _peer(self, request: Request) -> str:
         """The peer's address; never the Host header, which a client sets as it likes."""

@@ -27,6 +27,11 @@ class PublisherSettings(BaseModel):
         (), description="peers whose X-Forwarded-For names the client, for the limits per host (addresses)"
     )
 
+    view_url: str = Field(
+        "",
+        description='the view, for what objects of streamed events are like (history servers); "": events without it',
+    )
+
     # The ring and REST (service.event.* of seed 002).
     tracking_enabled: bool = Field(True, description="false: no ring, no REST answers (the log and history go on)")
     ring_capacity: int = Field(

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from muster_event_publisher import metrics, render
 from muster_event_publisher.callers import Callers, Patience
 from muster_event_publisher.errors import OldEventsAway, RequestRefused
+from muster_event_publisher.object_states import ObjectStates
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing
 from muster_event_publisher.source import EventSource
@@ -86,6 +87,7 @@ class EventStream:
 
     :param ring: None when no RM has events yet: the stream begins with the first RM that has some.
     :param cursor: id of the first event to send.
+    :param states: adds to each event what its object is like; None: as the real core has them.
     """
 
     def __init__(
@@ -96,12 +98,14 @@ class EventStream:
         cursor: int,
         host: str,
         headers: list[tuple[bytes, bytes]],
+        states: ObjectStates | None = None,
     ) -> None:
         self.host = host
         # As it was at first, for the limits.
         self.rm_id = ring.rm_id if ring is not None else ""
         self.cursor = cursor
         self._streams, self._source, self._ring, self._headers = streams, source, ring, headers
+        self._states = states
         self._limits = streams.limits
         behind = ring.next_id - cursor if ring is not None else 0
         self._patience = Patience(self._limits.lag_records, self._limits.stall_s, streams.clock, behind)
@@ -179,10 +183,14 @@ class EventStream:
 
     async def _send_ring(self, send: Send, ring: EventRing, lines: EventLines) -> None:
         end = min(self.cursor + _CHUNK, ring.next_id)
-        body = lines.chunk(self.cursor, end)
-        if body is None:
-            body = _chunk(ring, lines, self.cursor, end)
-            lines.keep_chunk(self.cursor, end, body)
+        if self._states is not None:
+            texts, values = _events(ring, lines, self.cursor, end)
+            body = await self._states.chunk(ring.rm_id, ring.instance, self.cursor, texts, values)
+        else:
+            kept = lines.chunk(self.cursor, end)
+            body = kept if kept is not None else _chunk(ring, lines, self.cursor, end)
+            if kept is None:
+                lines.keep_chunk(self.cursor, end, body)
         await self._put(send, body)
         self.cursor = end
 
@@ -195,8 +203,10 @@ class EventStream:
         first_id = min(found.first_id, ring.lowest) if found else ring.lowest
         body = [render.resync_line(ring.instance, self.cursor, first_id)] if first_id > self.cursor else []
         values = found.values if found and found.first_id == first_id else []
-        for value in values:
-            body += (render.event_json(value), b"\n")
+        texts = [render.event_json(value) for value in values]
+        if self._states is not None:
+            texts = await self._states.add(ring.rm_id, texts, values)
+        body += [text + b"\n" for text in texts]
         await self._put(send, b"".join(body))
         self.cursor = first_id + len(values)
 
@@ -236,7 +246,20 @@ class EventStream:
 
 def _chunk(ring: EventRing, lines: EventLines, start: int, end: int) -> bytes:
     """The lines of the events ``start`` to ``end - 1``, which the ring holds."""
-    body: list[bytes] = []
+    texts, _ = _events(ring, lines, start, end)
+    return b"\n".join([*texts, b""])
+
+
+def _events(ring: EventRing, lines: EventLines, start: int, end: int) -> tuple[list[bytes], list[bytes | None]]:
+    """The same as lines without line feeds, and as they are in the log (None: a line that is no event)."""
+    texts: list[bytes] = []
+    values: list[bytes | None] = []
+
+    def resync(next_id: int) -> None:
+        assert missing_from is not None, "called where something is missing"
+        texts.append(render.resync_line(ring.instance, missing_from, next_id).rstrip(b"\n"))
+        values.append(None)
+
     missing_from: int | None = None
     live = start >= ring.plain_from
     for event_id, value in enumerate(ring.slice(start, end - start), start):
@@ -244,10 +267,11 @@ def _chunk(ring: EventRing, lines: EventLines, start: int, end: int) -> bytes:
             missing_from = event_id if missing_from is None else missing_from
             continue
         if missing_from is not None:
-            body.append(render.resync_line(ring.instance, missing_from, event_id))
+            resync(event_id)
             missing_from = None
         # What is old is not remembered: it would push out what all others ask for.
-        body += (lines.get(event_id, value) if live else render.event_json(value), b"\n")
+        texts.append(lines.get(event_id, value) if live else render.event_json(value))
+        values.append(value)
     if missing_from is not None:
-        body.append(render.resync_line(ring.instance, missing_from, end))
-    return b"".join(body)
+        resync(end)
+    return texts, values

@@ -105,6 +105,9 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
     partition = _partition(request.partition, limits)
     about = request.WhichOneof("about")
     match about:
+        case "preemption" if not request.preemption.application_id:
+            named = _name(request.preemption.allocation_key, "preemption.allocation_key", limits)
+            return Explained(rm_id, partition, about, (named,), about)
         case "ask" | "preemption":
             of = getattr(request, about)
             parts = (

@@ -1,4 +1,4 @@
-"""The HTTP front: YuniKorn's REST port. It answers nothing itself but its own health and metrics.
+"""The HTTP front: YuniKorn's REST port. It answers nothing itself but its own health and metrics, and the page.
 
 Who asks is found out here (``identity.py``), and whether they may (``http_roles.py``), before a request goes anywhere.
 What is behind is told in headers that only this front sets, and never sees a token.
@@ -7,51 +7,34 @@ path                                             goes to
 /ws/v1/events/…, /ws/v1/usage                    the event publisher
 /ws/v1/…, /debug/…                               the view
 /health, /health/live, /health/ready, /metrics   this gateway
+/, /page/…, /favicon.ico                         the page's files (``page``)
 anything else                                    404 as YuniKorn's router says it
 
-A target is a URL (bodies are streamed both ways) or an ASGI application in this process (called as it is).
+A target is a URL (``http_target.py``) or an ASGI application in this process (called as it is).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Set
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
-import httpx
 import structlog
 from muster_service.go_json import error_body
 from muster_service.identity import IDENTITY_HEADERS, Identity, Role
-from muster_service.life import until
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from muster_gateway import http_roles, metrics
 from muster_gateway.errors import NotIdentified, RoleTooLow, shown
 from muster_gateway.identity import Doorman, Refusal
+from muster_gateway.page import Page
 
 log = structlog.get_logger(__name__)
 
 RawHeaders = list[tuple[bytes, bytes]]
 
-# RFC 9110, section 7.6.1: these concern one connection, not the message.
-_HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-# A listener of /ws/v1/events/stream may hear nothing for hours: only connecting is bounded, not reading.
-_MAX_CONNECTIONS = 1_000
-_RETRY_AFTER_S = b"1"
 _TEXT = "text/plain; charset=utf-8"
 _NOT_FOUND = b"404 page not found\n"
 # These change nothing.
@@ -71,6 +54,8 @@ OWN_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 _NOT_PASSED = IDENTITY_HEADERS | {b"authorization"}
 # Refusals are told so often; a client that tries without end would fill the log.
 _REFUSED_TOLD_S = 1.0
+# What was found of the gateway's health is said again for so long.
+_LOOKED_S = 0.25
 
 
 class HttpFront:
@@ -97,6 +82,9 @@ class HttpFront:
         self._live, self._unready, self._beside = live, unready, beside
         self._exposition = exposition
         self._refusals = Seldom(_REFUSED_TOLD_S)
+        self._looking: asyncio.Task[tuple[bool, list[str]]] | None = None
+        self._looked_until_s = 0.0
+        self._page = Page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # web sockets are nobody's here
@@ -136,7 +124,7 @@ class HttpFront:
         elif path.startswith(("/ws/v1/", "/debug/")):
             await self._pass(self._view, "view", scope, receive, send)
         else:
-            await self._own(path, scope["method"], identity, send)
+            await self._own(scope, identity, send)
 
     async def _refuse(self, refused: NotIdentified | RoleTooLow, scope: Scope, send: Send) -> None:
         if isinstance(refused, NotIdentified):
@@ -176,11 +164,15 @@ class HttpFront:
         finally:
             metrics.http_forwarded.labels(name, str(status)).inc()
 
-    async def _own(self, path: str, method: str, identity: Identity, send: Send) -> None:
-        if path not in OWN_PATHS:
+    async def _own(self, scope: Scope, identity: Identity, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        file = self._page.answer(path, scope["headers"])
+        if path not in OWN_PATHS and file is None:
             await respond(send, 404, _TEXT, _NOT_FOUND)
         elif method not in ("GET", "HEAD"):
             await respond(send, 405, _TEXT, b"Method Not Allowed\n", [(b"allow", b"GET, HEAD")])
+        elif file is not None:
+            await respond(send, file.status, file.content_type, file.body, file.headers, body_wanted=method == "GET")
         elif path == "/metrics":
             text = generate_latest() if self._exposition is None else await self._exposition()
             await respond(send, 200, CONTENT_TYPE_LATEST, text, body_wanted=method == "GET")
@@ -192,93 +184,20 @@ class HttpFront:
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
 
     async def _problems(self) -> tuple[bool, list[str]]:
-        """Whether the gateway can serve, and everything that does not work."""
-        problems = await self._unready()
-        return not problems, [*problems, *await self._beside()]
+        """Whether the gateway can serve, and everything that does not work.
 
+        Looking asks servers and takes milliseconds: who comes meanwhile, or right after it, gets the same answer.
+        """
+        if self._looking is None or (self._looking.done() and time.monotonic() >= self._looked_until_s):
+            self._looking = asyncio.create_task(self._look(), name="health")
+        return await asyncio.shield(self._looking)
 
-class HttpTarget:
-    """A service behind a URL.
-
-    :param uds: it listens on a Unix socket there; of the URL only the name counts.
-    """
-
-    def __init__(self, url: str, name: str, connect_timeout_s: float, uds: Path | None = None) -> None:
-        self._name = name
-        limits = httpx.Limits(max_connections=_MAX_CONNECTIONS)
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(None, connect=connect_timeout_s, pool=connect_timeout_s),
-            limits=limits,
-            transport=httpx.AsyncHTTPTransport(uds=str(uds), limits=limits) if uds is not None else None,
-            follow_redirects=False,
-            trust_env=False,  # a proxy of the environment is not for traffic between our own services
-        )
-
-    async def close(self) -> None:
-        """Ends all connections."""
-        await self._client.aclose()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _look(self) -> tuple[bool, list[str]]:
         try:
-            request = self._request(scope, receive)
-        except httpx.InvalidURL:  # characters that no path of ours has
-            await respond(send, 404, _TEXT, _NOT_FOUND)
-            return
-        try:
-            response = await self._client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            log.warning("http target away", target=self._name, error=type(error).__name__)
-            headers = [(b"retry-after", _RETRY_AFTER_S)]
-            await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
-            return
-        try:
-            await self._relay(response, receive, send)
+            problems = await self._unready()
+            return not problems, [*problems, *await self._beside()]
         finally:
-            await response.aclose()
-
-    def _request(self, scope: Scope, receive: Receive) -> httpx.Request:
-        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        query: bytes = scope.get("query_string", b"")
-        url = self._client.base_url.copy_with(raw_path=raw_path + (b"?" + query if query else b""))
-        headers = end_to_end(scope["headers"], also=(b"host",), never=IDENTITY_HEADERS)
-        names = {name for name, _ in scope["headers"]}
-        headers.append((b"x-forwarded-host", dict(scope["headers"]).get(b"host", b"")))
-        if scope.get("client"):
-            headers.append((b"x-forwarded-for", str(scope["client"][0]).encode()))
-        has_body = b"content-length" in names or b"transfer-encoding" in names
-        return httpx.Request(scope["method"], url, headers=headers, content=_body(receive) if has_body else None)
-
-    async def _relay(self, response: httpx.Response, receive: Receive, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status_code,
-                "headers": end_to_end(response.headers.raw, also=(b"date",)),  # this server adds its own
-            }
-        )
-        try:
-            await until(self._pass_body(response, send), _client_gone(receive))
-        except httpx.HTTPError as error:  # returning unfinished breaks the connection: the client sees it is cut
-            log.warning("http target broke off", target=self._name, error=type(error).__name__)
-
-    async def _pass_body(self, response: httpx.Response, send: Send) -> None:
-        async for chunk in response.aiter_raw():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def end_to_end(
-    headers: Iterable[tuple[bytes, bytes]], also: tuple[bytes, ...] = (), never: Set[bytes] = frozenset()
-) -> RawHeaders:
-    """The headers without those of one connection: the standard ones, those that Connection names, and ``also``.
-
-    :param never: stays, also when Connection names it.
-    """
-    lower = [(name.lower(), value) for name, value in headers]
-    named = {part.strip().lower() for name, value in lower if name == b"connection" for part in value.split(b",")}
-    dropped = (_HOP_BY_HOP | named | set(also)) - never
-    return [(name, value) for name, value in lower if name not in dropped]
+            self._looked_until_s = time.monotonic() + _LOOKED_S
 
 
 async def respond(
@@ -340,18 +259,3 @@ class Seldom:
             return None
         left_out, self._left_out, self._next_s = self._left_out, 0, now_s + self._every_s
         return left_out
-
-
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise httpx.WriteError("the client is gone")
-        yield message.get("body", b"")
-        if not message.get("more_body", False):
-            return
-
-
-async def _client_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

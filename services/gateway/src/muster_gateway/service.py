@@ -35,7 +35,8 @@ from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, Superseded
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
-from muster_gateway.http_front import HttpFront, HttpTarget, Target
+from muster_gateway.http_front import HttpFront, Target
+from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
 from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.metrics_service import MetricsServicer

@@ -9,7 +9,7 @@ in which they can be.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Protocol
@@ -24,6 +24,7 @@ from muster_scheduler import state_codec
 from muster_scheduler.core.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_scheduler.core.config import ClusterConfig
 from muster_scheduler.core.external_books import ExternalBooks
+from muster_scheduler.core.offers import REPORT_NS
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.scheduler import SchedulerCore
 from muster_scheduler.external.errors import BadDocument
@@ -233,7 +234,8 @@ def new_core(
         config, problems = load_queue_config(info.config)
     if config is None:
         raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
-    core = SchedulerCore(config, searching=searching, external=external)
+    until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
+    core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns)
     core.next_submission = info.next_submission
     core.apply(SetDeciding(info.decides), info.last_decided_ns)
     core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
@@ -263,16 +265,21 @@ class Witness(Protocol):
         """All that an RM had is no more: it registers anew, or (``for_ever``) is gone."""
 
 
+# RM, partition, kind, and the parts of the key behind the partition.
+Leaving = Callable[[str, Partition, str, tuple[str, ...]], None]
+
+
 class StateFolder:
     """Folds state records of one or more partitions of the topic.
 
     :param witness: sees each change.
+    :param leaving: is told of a tombstone before it is folded, once all is settled: as ``Witness.before`` is.
     :ivar rms: by id, once settled.
     :ivar external: by RM, what sources outside of it said; also of RMs that have not registered (yet).
     """
 
-    def __init__(self, witness: Witness | None = None) -> None:
-        self._witness = witness
+    def __init__(self, witness: Witness | None = None, leaving: Leaving | None = None) -> None:
+        self._witness, self._leaving = witness, leaving
         self.rms: dict[str, RmState] = {}
         self.external: dict[str, ExternalBooks] = {}
         self.settled = False
@@ -348,6 +355,8 @@ class StateFolder:
         if witness is not None:
             witness.before(rm_id, partition, kind, parts[1:])
         if value is None:
+            if self._leaving is not None and self._following:
+                self._leaving(rm_id, partition, kind, parts[1:])
             state_codec.fold_tombstone(partition, kind, parts[1:])
         else:
             state_codec.fold_value(partition, kind, value)

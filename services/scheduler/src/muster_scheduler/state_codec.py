@@ -402,6 +402,8 @@ def _application(partition: str, what: Application) -> bytes:
         ],
         gang=None if what.gang is None else _gang(what.gang),
         source=what.source,
+        most_used=_quantities(what.most_used) if what.most_used else None,
+        queue_created_ns=what.queue.created_ns,
     )
     if what.past:
         recorded.past_waiting.extend(_past(what.past))
@@ -494,6 +496,7 @@ def _queue(partition: str, what: Queue) -> bytes:
         quota_ns=what.quota_ns,
         sources=what.sources,
         own_max=_quantities(what.by_name(what.own_maximum)) if what.sources else None,
+        created_ns=what.created_ns,
     ).SerializeToString(deterministic=True)
 
 
@@ -710,6 +713,8 @@ def _fold_application(partition: Partition, recorded: pb.ApplicationObject) -> N
             _gang_of(recorded.gang) if recorded.HasField("gang") else None,
             recorded.source,
             _past_of(recorded.past_waiting),
+            most_used=dict(recorded.most_used.values),
+            queue_created_ns=recorded.queue_created_ns,
         ),
     )
 
@@ -778,6 +783,7 @@ def _fold_queue(partition: Partition, recorded: pb.QueueObject) -> None:
             recorded.quota_ns,
             tuple(recorded.sources),
             dict(recorded.own_max.values) if recorded.HasField("own_max") else None,
+            recorded.created_ns,
         ),
     )
 

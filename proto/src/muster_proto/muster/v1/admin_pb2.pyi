@@ -482,7 +482,7 @@ class ExplainRequest(_message.Message):
     def ask(self) -> Global___AskId: ...
     @_builtins.property
     def preemption(self) -> Global___AskId:
-        """of an allocation that was, or is being, preempted"""
+        """of an allocation that was told to go; application_id "": whose key or UUID it is"""
 
     def __init__(
         self,

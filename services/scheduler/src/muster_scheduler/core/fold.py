@@ -125,6 +125,7 @@ class FoldedQueue:
     quota_ns: int = 0
     sources: tuple[str, ...] = ()
     own_maximum: dict[str, int] | None = None
+    created_ns: int = 0
 
 
 def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
@@ -153,7 +154,7 @@ def fold_queue(partition: Partition, folded: FoldedQueue) -> Queue:
     partition.queue_tree.set_properties(queue, folded.properties)
     if not queue.managed and not queue.leaf and queue.parent is not None:
         queue.template = queue.parent.template
-    queue.quota_ns = folded.quota_ns
+    queue.quota_ns, queue.created_ns = folded.quota_ns, folded.created_ns
     queue.published = True
     if queue.parent is None:
         partition.pools.fold()
@@ -228,6 +229,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
         if queue is None and folded.state in APP_TERMINAL:
             # Its dynamic queue is gone; the finished application still says where it was.
             queue = Queue(partition.types, folded.queue, None, leaf=True, managed=False)
+            queue.created_ns = folded.queue_created_ns
         if queue is None:
             queue = fold_queue(partition, FoldedQueue(folded.queue, leaf=True, managed=False, state=QueueState.ACTIVE))
         app = Application(partition.types, folded.app_id, queue, folded.submission, folded.submitted_ns)
@@ -248,7 +250,7 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
     app.story = folded.story
     app.submitted_ns = folded.submitted_ns
     app.started_ns, app.finished_ns = folded.started_ns, folded.finished_ns
-    app.usage = folded.usage
+    app.usage, app.most_used = folded.usage, folded.most_used
     app.rejected_message, app.reason = folded.rejected_message, folded.waiting
     app.past = _past(partition, folded.past)
     if app.state in APP_TERMINAL and app.queue.applications.pop(app.app_id, None) is not None:

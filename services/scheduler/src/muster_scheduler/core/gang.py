@@ -50,7 +50,7 @@ class Gang:
 
     :ivar total: the placeholderAsk: what they will take in all; None: the application did not say.
     :ivar deadline_ns: when the time of unused placeholders is up; 0: the clock does not run.
-    :ivar placed: by type number, what placeholders hold that are not going for nothing.
+    :ivar taken: by type number, what placeholders hold; ``placed``: the part of it that is not going for nothing.
     :ivar promised: the part of ``total`` that is not placed, while it forms; counted in its limits' ``promised``.
     :ivar proposed: by type number, what placeholders would take that the RM is being asked about.
     :ivar courted: by (unique) key, placeholders that would make room for a real ask if the RM agrees: not free now.
@@ -71,6 +71,7 @@ class Gang:
         "reals",
         "replacing",
         "stuck",
+        "taken",
         "total",
     )
 
@@ -80,6 +81,7 @@ class Gang:
         self.phase = GangPhase.WAITING
         self.deadline_ns = 0
         self.groups: dict[str, TaskGroup] = {}
+        self.taken: dict[int, int] = {}
         self.placed: dict[int, int] = {}
         self.promised: dict[int, int] = {}
         self.proposed: dict[int, int] = {}

@@ -124,6 +124,8 @@ class Gangs:
         gang = self.of(app)
         group = gang.task_group(placeholder.demand)
         group.held += 1
+        for number, value in placeholder.shape.items:
+            gang.taken[number] = gang.taken.get(number, 0) + value
         if placeholder.preempted is None and not placeholder.timed_out:
             self._place(gang, placeholder, 1)
         if not placeholder.told:
@@ -145,6 +147,8 @@ class Gangs:
         group = gang.groups[placeholder.task_group]
         self._break_off(gang, placeholder)
         group.held -= 1
+        for number, value in placeholder.shape.items:
+            gang.taken[number] -= value
         group.free.discard(placeholder)
         if placeholder.preempted is None and not placeholder.timed_out:
             self._place(gang, placeholder, -1)

@@ -275,10 +275,13 @@ def _check_task_groups(gang: Gang) -> None:
     held = dict.fromkeys(gang.groups, 0)
     pending = dict.fromkeys(gang.groups, 0)
     placed: dict[int, int] = {}
+    sums: dict[int, int] = {}
     for allocation in app.allocations.values():
         if not allocation.placeholder:
             continue
         held[allocation.task_group] += 1
+        for number, value in allocation.shape.items:
+            sums[number] = sums.get(number, 0) + value
         free = gang.groups[allocation.task_group].free
         taken = allocation.told or allocation.unique_key in gang.courted
         _must((allocation in free) != taken, f"{allocation} was told to go, but is free (or neither)")
@@ -293,6 +296,10 @@ def _check_task_groups(gang: Gang) -> None:
         _must(group.pending == pending[name], f"{group} of {app} has {group.pending} pending, counted {pending[name]}")
         whole = group.pending + group.held + group.replaced + group.timed_out + group.lost
         _must(group.asked == whole, f"{group} of {app}: {group.asked} asked for, {whole} accounted for")
+    _must(
+        {number: value for number, value in gang.taken.items() if value} == sums,
+        f"{gang}: {gang.taken} taken, its placeholders sum to {sums}",
+    )
     _must(
         {number: value for number, value in gang.placed.items() if value} == placed,
         f"{gang}: {gang.placed} placed, its placeholders sum to {placed}",

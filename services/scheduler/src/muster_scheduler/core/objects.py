@@ -121,6 +121,7 @@ class Queue(Ledger):
     :ivar waitlists: of a leaf: who waits there.
     :ivar ready_key: under which the parent's ``ready`` holds this queue; None: it does not.
     :ivar quota_ns: when what is above its max will be preempted; 0: never.
+    :ivar created_ns: when it was announced; 0: before that was recorded.
     """
 
     def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
@@ -152,6 +153,7 @@ class Queue(Ledger):
         self.ready_key: tuple[Any, ...] | None = None
         self.waitlists: dict[WaitKey, Waitlist] = {}
         self.quota_ns = 0
+        self.created_ns = 0
         self.own_maximum: dict[int, int] | None = None
         self.sources: tuple[str, ...] = ()
         self.external_maximum: dict[int, int] | None = None
@@ -577,6 +579,7 @@ class Allocation(_Demanded):
     :ivar told_ns: when it was told to go, whyever; 0: it was not. ``reminder_ns``: when it will be told again.
     :ivar replaces: the placeholder whose place it took.
     :ivar source: outside of the RM, that runs it; "": the RM does. The RM is told nothing of it.
+    :ivar shown: a follower's, whose allocations never change: as text, once it was asked for. The core leaves it alone.
     """
 
     __slots__ = (
@@ -593,6 +596,7 @@ class Allocation(_Demanded):
         "reminder_ns",
         "replaced_by",
         "replaces",
+        "shown",
         "source",
         "timed_out",
         "told_ns",
@@ -622,6 +626,7 @@ class Allocation(_Demanded):
         self.told_ns = self.reminder_ns = 0
         self.replaces: Replaced | None = None
         self.source = ""
+        self.shown: bytes | None = None
         self.gone = False
         self.published = False
 
@@ -918,6 +923,8 @@ class Application:
         while anything is pooled).
     :ivar ledgers: where its allocations count: those, and all of its queues.
     :ivar usage: what it has used so far, see ``usage.py``.
+    :ivar most_used: by type name, the most that its real allocations or its placeholders held at once, as of the last
+        end of one: what they hold now may be more.
     :ivar share: its fair share, as long as neither what it holds nor its queue's guaranteed changed; None: to measure.
     :ivar parked: how many of its groups are parked.
     :ivar counted: whether it counts as running against the maxima of applications.
@@ -950,6 +957,7 @@ class Application:
         self.gang_style = ""
         self.rejected_message = ""
         self.usage: dict[str, dict[str, dict[str, int]]] = {}
+        self.most_used: dict[str, int] = {}
         self.asks: dict[str, Ask] = {}
         self.allocations: dict[str, Allocation] = {}
         self.repeats: dict[str, dict[int, Allocation]] = {}

@@ -31,14 +31,24 @@ if TYPE_CHECKING:
     from muster_scheduler.core.partition import Partition
 
 
+# An RM that registers again has still to say what it runs, nodes first. Before that a node looks empty, and what it was
+# lent as if nothing needed it.
+REPORT_NS = 30_000_000_000
+
+
 class Offers:
     """The offers of one partition; they are in the books (``PartitionExternal.books``).
 
     :ivar moved: ids of nodes with offers of which more or less is used, or offered, than at the last look.
+    :ivar reporting: the time is not up, or nobody looked since, in which the RM says what it runs.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    gone = False
+
+    def __init__(self, partition: Partition, reports_until_ns: int) -> None:
         self._partition = partition
+        self._reports_until_ns = reports_until_ns
+        self.reporting = reports_until_ns > 0
         self.moved: dict[str, None] = {}
 
     # ---- what is heard ---------------------------------------------------------------------------------------------
@@ -47,6 +57,7 @@ class Offers:
         """Takes all offers that are in the books into a partition that is new."""
         for entry in self._entries():
             self.heard(entry, None, out, now_ns)
+        self.rearm()  # (for this partition its clocks are new, whatever they show)
 
     def activate(self) -> None:
         """After a fold: puts what was recorded on the clock."""
@@ -59,6 +70,8 @@ class Offers:
     def rearm(self) -> None:
         """Decisions go on: what came meanwhile has come now."""
         self._partition.deadlines += [(due_ns, entry) for entry in self._entries() if (due_ns := due_of(entry))]
+        if self.reporting:
+            self._partition.deadlines.append((self._reports_until_ns, self))
 
     def heard(self, entry: ExternalEntry, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
         """An offer is new, is said otherwise (than ``before``), or no more. Before its nodes are settled."""
@@ -98,6 +111,12 @@ class Offers:
         said = entry.said
         assert isinstance(said, ExternalOffer), f"{entry} is no offer"
         self._look(said.node_id, out, now_ns)
+
+    def reported(self, out: Outcome, now_ns: int) -> None:
+        """The RM has had its time to say what it runs."""
+        self.reporting = False
+        self.moved.update(dict.fromkeys(_offer(entry).node_id for entry in self._entries()))
+        self.settle(out, now_ns)
 
     def settle(self, out: Outcome, now_ns: int) -> None:
         """Looks at the nodes that moved. In a follower nothing follows: what does is recorded."""
@@ -151,7 +170,8 @@ class Offers:
             for entry in over:
                 room.take_out(entry)
             self._evict(node, room, over[0], out, now_ns)
-        return [entry for entry in revoked if entry not in kept]
+        spared = [entry for entry in revoked if entry not in kept]
+        return [entry for entry in spared if entry.deadline_ns <= now_ns or now_ns >= self._reports_until_ns]
 
     def _idle(
         self, node: Node | None, on: OnNode, offered: list[ExternalEntry], out: Outcome, now_ns: int
@@ -174,7 +194,7 @@ class Offers:
                 entry.idle_since_ns = now_ns
                 out.touch(entry, entry.partition)
                 self._partition.deadlines.append((due_of(entry), entry))
-            elif now_ns >= due_of(entry) and self._partition.deciding:
+            elif now_ns >= max(due_of(entry), self._reports_until_ns) and self._partition.deciding:
                 long.append(entry)
         return long
 

@@ -63,12 +63,13 @@ from muster_scheduler.core.telling import Telling
 from muster_scheduler.core.waiting import Waiting
 
 # What a deadline can be of.
-Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions | Refusals | ExternalEntry
+Timed = Application | Queue | Waitlist | Allocation | Ask | Claims | Questions | Refusals | ExternalEntry | Offers
 
 
 class Partition:
     """One partition of one RM.
 
+    :ivar rm_id: whose it is, for who shows it; nothing is decided by it.
     :ivar searching: False while states are folded, and always in a follower: no order of nodes is kept then.
     :ivar apps: by id; finished ones stay until they expire, under ``<id>-<seconds>`` once their id is used again.
     :ivar rejected: by id, the latest that were not let in, oldest first.
@@ -100,9 +101,16 @@ class Partition:
     """
 
     def __init__(
-        self, config: PartitionConfig, *, searching: bool = True, external: PartitionBooks | None = None
+        self,
+        config: PartitionConfig,
+        *,
+        searching: bool = True,
+        external: PartitionBooks | None = None,
+        rm_id: str = "",
+        reports_until_ns: int = 0,
     ) -> None:
         self.name = config.name
+        self.rm_id = rm_id
         self.searching = searching
         self.config = config
         self.types = Types()
@@ -119,7 +127,7 @@ class Partition:
         self.node_lives = NodeLives(self)
         self.external = PartitionExternal(self, external if external is not None else PartitionBooks(config.name))
         self.pools = Pools(self)
-        self.offers = Offers(self)
+        self.offers = Offers(self, reports_until_ns)
         self.lifecycle = Lifecycle(self)
         self.releases = Releases(self)
         self.adoption = Adoption(self)
@@ -233,6 +241,8 @@ class Partition:
             case ExternalEntry():
                 if due_of(what) == due_ns:
                     self.offers.come(what, out, now_ns)
+            case Offers():
+                what.reported(out, now_ns)
             case Questions():
                 what.come(out, now_ns)
             case Refusals():

@@ -67,6 +67,7 @@ class QueueTree:
 
     def announce_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """The events and the object of one new queue."""
+        queue.created_ns = now_ns
         detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
         out.track(EventType.QUEUE, Change.ADD, detail, queue.path, now_ns=now_ns)
         dispute = self._partition.external.dispute(queue)

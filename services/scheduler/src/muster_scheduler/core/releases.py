@@ -123,7 +123,11 @@ class Releases:
         """Adds what an allocation used to what its application did."""
         partition = self._partition
         app = ended.app
-        if app is not None and usage.account(app.usage, ended, partition.nodes.get(ended.node_id), now_ns):
+        if app is None:
+            return
+        used = usage.account(app.usage, ended, partition.nodes.get(ended.node_id), now_ns)
+        # (Before it ends: what it held is still in the sums.)
+        if usage.most(app, ended) or used:
             out.touch(app, partition.name)
 
     def tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:

@@ -93,11 +93,22 @@ class SchedulerCore:
     """One RM's scheduler.
 
     :param external: what sources outside of the RM said: it outlives this core.
+    :param reports_until_ns: until when an RM that began anew may not have said yet what it runs; 0: it did not.
     :ivar next_submission: number that the next submitted node, application or ask gets: the order of ties.
     """
 
-    def __init__(self, config: ClusterConfig, *, searching: bool = True, external: ExternalBooks | None = None) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        searching: bool = True,
+        external: ExternalBooks | None = None,
+        rm_id: str = "",
+        reports_until_ns: int = 0,
+    ) -> None:
         self.config = config
+        self.rm_id = rm_id
+        self._reports_until_ns = reports_until_ns
         self.external = external if external is not None else ExternalBooks()
         self._searching = searching
         self._deciding = True
@@ -266,7 +277,14 @@ class SchedulerCore:
         return ()
 
     def _new_partition(self, config: PartitionConfig) -> Partition:
-        partition = Partition(config, searching=self._searching, external=self.external.of(config.name))
+        books = self.external.of(config.name)
+        partition = Partition(
+            config,
+            searching=self._searching,
+            external=books,
+            rm_id=self.rm_id,
+            reports_until_ns=self._reports_until_ns,
+        )
         # (One order for all numbers: it survives restarts.)
         partition.questions.number = partition.node_lives.number = self._submission
         partition.telling.want(self._events.requests)

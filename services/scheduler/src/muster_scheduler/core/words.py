@@ -9,7 +9,7 @@ _CORES = "vcore"
 _BYTES = frozenset({"memory", "ephemeral-storage"})
 _BYTES_PREFIX = "hugepages-"
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_DIGITS_MAX = 6
+_DIGITS_MAX = 3
 _SECOND_NS = 1_000_000_000
 _TIMES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
@@ -21,12 +21,11 @@ def amount(kind: str, value: int) -> str:
 
 def amounts(kind: str, *values: int) -> list[str]:
     """The same of several that are compared in one sentence: those that differ look different."""
-    texts: list[str] = []
     for digits in range(1, _DIGITS_MAX + 1):
         texts = [_amount(kind, value, digits) for value in values]
         if len(set(texts)) == len(set(values)):
-            break
-    return texts
+            return texts
+    return [count(value, _BINARY[0].removesuffix("s")) for value in values]
 
 
 def plain(kind: str, value: int) -> str:
@@ -45,7 +44,7 @@ def _amount(kind: str, value: int, digits: int) -> str:
 
 
 def _bytes(value: int, digits: int) -> str:
-    size, step = abs(value), 0
+    size, step = float(abs(value)), 0
     while size >= 1024 and step + 1 < len(_BINARY):
         size, step = size / 1024, step + 1
     unit = "byte" if step == 0 and size == 1 else _BINARY[step]
@@ -65,7 +64,7 @@ def count(number: int, one: str, several: str = "") -> str:
 def lasted(duration_ns: int) -> str:
     """How long, in its two largest units: ``3 minutes``, ``1 hour 5 minutes``, ``less than a second``."""
     left = duration_ns // _SECOND_NS
-    parts = []
+    parts: list[str] = []
     for name, seconds in _TIMES:
         number, rest = divmod(left, seconds)
         if number or parts:

@@ -33,10 +33,19 @@ class ViewService:
     """Follows every partition of ``si.state`` and answers REST. It decides nothing and writes nothing.
 
     :param bus: started; closed by whoever started it.
+    :param with_others: it shares its process, whose metrics somebody else exposes.
     :ivar asgi: the endpoints as a Starlette application, for who serves them elsewhere.
     """
 
-    def __init__(self, settings: ViewSettings, bus: Log, topics: Topics, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: ViewSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        *,
+        with_others: bool = False,
+    ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock = bus, topics, clock
         self._gate = FoldGate(clock, settings.snapshot_hold_s)
@@ -44,7 +53,8 @@ class ViewService:
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
             for partition in range(topics.partitions)
         ]
-        self.asgi = Starlette(routes=[Mount("", app=ViewRest(self, settings, clock, self._gate))])
+        rest = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
+        self.asgi = Starlette(routes=[Mount("", app=rest)])
         self._history = History()
         self._health: dict[str | None, tuple[float, dao.HealthDao]] = {}
         self._checking = asyncio.Lock()

@@ -196,17 +196,16 @@ class Seen:
     def __init__(self) -> None:
         self._types: dict[str, dict[str, dict[str, None]]] = {}
 
-    def take(self, path: str, state: str, quantities: Mapping[str, int]) -> Mapping[str, int]:
-        """The quantities, and 0 for what was there before."""
+    def take(self, path: str, state: str, names: Iterable[str]) -> Iterable[str]:
+        """The types, and those that were there before."""
         of_queue = self._types.get(path)
         if of_queue is None:
             of_queue = self._types[path] = {}
         before = of_queue.get(state)
         if before is None:
             before = of_queue[state] = {}
-        for name in quantities:
-            before[name] = None
-        return {name: quantities.get(name, 0) for name in before} if len(before) > len(quantities) else quantities
+        before.update(dict.fromkeys(names))
+        return before
 
     def forget_but(self, paths: Mapping[str, object]) -> None:
         """Queues that are gone have no series."""
@@ -286,6 +285,7 @@ def _of_decisions(rms: Sequence[Counted]) -> Pieces:
     yield _head(SORTING) + b"".join(levels)
 
 
+_USED = ("allocated", "pending", "preempting")
 _NOTHING = [0] * (len(DECIDING_LIMITS_US) + 1)
 
 
@@ -351,8 +351,12 @@ def _queue_resources(path: str, queues: Sequence[tuple[Partition, Queue]], seen:
         _add(states["pending"], partition.types.quantities(queue.pending))
         _add(states["preempting"], partition.types.quantities(queue.preempting))
         most += queue.max_applications
+    used = seen.take(path, "used", states["allocated"] | states["pending"] | states["preempting"])
     for state, quantities in states.items():
-        for resource, value in seen.take(path, state, quantities).items():
+        # (Of a type that is used there is a series for each way of using it, so that a graph begins with its 0.)
+        shown = used if state in _USED else seen.take(path, state, quantities)
+        for resource in shown:
+            value = quantities.get(resource, 0)
             labels = (("queue", path), ("state", state), ("resource", resource))
             yield _sample(QUEUE_RESOURCES.name, labels, value)
     yield _sample(QUEUE_RESOURCES.name, (("queue", path), ("state", "maxRunningApps"), ("resource", "apps")), most)

@@ -7,7 +7,11 @@ by one.
 
 What readers depend on and what looks odd: times are nanoseconds, but ``startTime`` of an application is milliseconds;
 ``priority`` is text; ``allocationTime`` is the time of the ask (``bindTime``, ours, is that of the allocation);
-``partition`` of a queue is filled for root only; priorities without asks are the lowest int32.
+``partition`` of a queue is filled for root only; priorities without asks are the lowest int32; placeholders do not
+count in ``usedResource`` of an application.
+
+``id``, ``partition_id``, ``queueID`` and ``parentID`` are not the real core's but those that history servers need
+(:mod:`ids`).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from msgspec import Struct, field
 from muster_service.secrets import masked
 from muster_si.constants import ALLOC_TYPE_STATIC, FOREIGN, HOST_NAME, RACK_NAME
 
+from muster_scheduler.core import usage
 from muster_scheduler.core.gang import TaskGroup
 from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
 from muster_scheduler.core.partition import Partition
@@ -28,7 +33,7 @@ from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import APP_TERMINAL, AppState, QueueState
 from muster_scheduler.follower import RmInfo
-from muster_scheduler.view import go
+from muster_scheduler.view import go, ids
 
 Quantities = dict[str, int]
 
@@ -80,6 +85,7 @@ class PartitionDao(_Shape, kw_only=True):
     total_containers: int = 0
     state: str = ""
     last_state_transition_time: int = 0
+    id: str
 
 
 class TemplateDao(_Shape, kw_only=True):
@@ -94,6 +100,9 @@ class TemplateDao(_Shape, kw_only=True):
 class QueueHeadDao(_Shape, kw_only=True):
     """A queue, up to its children."""
 
+    id: str
+    partition_id: str = field(name="partition_id")
+    parent_id: str = field(default="", name="parentID")
     queuename: str
     status: str = ""
     partition: str
@@ -139,6 +148,9 @@ class StateDao(_Shape, kw_only=True):
 class ApplicationHeadDao(_Shape, kw_only=True):
     """An application, up to its asks and allocations."""
 
+    id: str
+    partition_id: str = field(name="partition_id")
+    queue_id: str = field(name="queueID")
     application_id: str = field(name="applicationID")
     used_resource: Quantities = {}
     max_used_resource: Quantities = {}
@@ -279,6 +291,8 @@ class ForeignDao(_Shape, kw_only=True):
 class NodeHeadDao(_Shape, kw_only=True):
     """A node, up to its allocations. ``attributes`` is always there: the web UI takes it for an object unseen."""
 
+    id: str
+    partition_id: str = field(name="partition_id")
     node_id: str = field(name="nodeID")
     host_name: str = ""
     rack_name: str = ""
@@ -367,6 +381,7 @@ def partition_info(info: RmInfo, partition: Partition) -> PartitionDao:
         total_containers=containers(partition),
         state=(QueueState.STOPPED if stopped else QueueState.ACTIVE).value,
         last_state_transition_time=info.last_decided_ns if stopped else info.registered_ns,
+        id=ids.of_partition(partition),
     )
 
 
@@ -382,6 +397,9 @@ def queue_head(partition: Partition, queue: Queue, shown_partition: str) -> Queu
     """A queue up to its children. ``shown_partition``: its partition's name, or "" (see the module's words)."""
     quantities = partition.types.quantities
     return QueueHeadDao(
+        id=ids.of_queue(partition, queue),
+        partition_id=ids.of_partition(partition),
+        parent_id=ids.of_queue(partition, queue.parent) if queue.parent is not None else "",
         queuename=queue.path,
         status=queue.state.value,
         partition=shown_partition,
@@ -498,8 +516,12 @@ def _maximum(partition: Partition, queue: Queue) -> Quantities:
 def application_head(partition: Partition, app: Application) -> ApplicationHeadDao:
     """An application up to its asks and allocations."""
     return ApplicationHeadDao(
+        id=ids.of_application(partition, app),
+        partition_id=ids.of_partition(partition),
+        queue_id=ids.of_queue_of(partition, app),
         application_id=app.app_id,
-        used_resource=partition.types.quantities(app.allocated),
+        used_resource=usage.held(app),
+        max_used_resource=usage.most_held(app),
         pending_resource=partition.types.quantities(app.pending),
         partition=partition.name,
         queue_name=app.requested_queue if app.state is AppState.REJECTED else app.queue.path,
@@ -656,6 +678,8 @@ def node_head(partition: Partition, node: Node) -> NodeHeadDao:
     quantities = partition.types.quantities
     capacity, allocated = quantities(node.capacity), quantities(node.allocated)
     return NodeHeadDao(
+        id=ids.of_node(partition, node),
+        partition_id=ids.of_partition(partition),
         node_id=node.node_id,
         host_name=node.attributes.get(HOST_NAME, ""),
         rack_name=node.attributes.get(RACK_NAME, ""),

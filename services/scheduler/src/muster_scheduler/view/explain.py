@@ -19,34 +19,53 @@ from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
+from muster_scheduler.core.words import count, lasted
 from muster_scheduler.follower import RmState
 from muster_scheduler.state_codec import REFUSALS_KEPT
-from muster_scheduler.view import dao, explain_gang, explain_preemption
+from muster_scheduler.view import dao, explain_gang, explain_history, explain_now, explain_preemption
 from muster_scheduler.view.explain_dao import (
     ApplicationDao,
     KeptNodeDao,
+    NowDao,
     PendingDao,
     PreemptedDao,
     RefusedNodeDao,
     SummaryDao,
     WaitingDao,
 )
+from muster_scheduler.view.explain_now import Present
 from muster_scheduler.view.explain_preemption import Victims
+from muster_scheduler.view.explain_words import WAITS
 from muster_scheduler.view.render import Pieces, small
+
+# Nobody records them: they are made when somebody asks.
+_HALTS = frozenset(
+    {
+        ReasonCode.RM_STOPPED,
+        ReasonCode.RM_HELD,
+        ReasonCode.RM_ABSENT,
+        ReasonCode.SOURCE_LISTING,
+        ReasonCode.QUEUE_STOPPED,
+        ReasonCode.WAITING_FOR_TURN,
+        ReasonCode.RM_ASKED,
+    }
+)
+# Between coming and the first "no".
+_MOMENT_NS = 1_000_000_000
 
 
 def halt_of(state: RmState) -> Reason | None:
     """Why nothing at all is decided for an RM; None: it is."""
     info = state.info
     if info.life == "STOPPED":
-        return Reason(ReasonCode.RM_STOPPED)
+        return Reason(ReasonCode.RM_STOPPED, since_ns=info.life_ns)
     if info.held:
-        return Reason(ReasonCode.RM_HELD, said=info.held_reason)
+        return Reason(ReasonCode.RM_HELD, said=info.held_reason, since_ns=info.held_ns)
     if info.is_absent:
-        return Reason(ReasonCode.RM_ABSENT)
+        return Reason(ReasonCode.RM_ABSENT, since_ns=info.callbacks_since_ns)
     for source in state.core.external.all_sources():
         if source.state is SourceState.LISTING:  # (an informer lists once in its life: at the start)
-            return Reason(ReasonCode.SOURCE_LISTING, said=source.source)
+            return Reason(ReasonCode.SOURCE_LISTING, said=source.source, since_ns=source.since_ns)
     return None
 
 
@@ -57,7 +76,7 @@ def reason_of(wanted: Ask, *, halt: Reason | None) -> Reason:
     whatever was recorded before. Without a recorded one the scheduler has not come to it.
     """
     if halt is not None:
-        return replace(halt, since_ns=wanted.created_ns)
+        return replace(halt, since_ns=max(wanted.created_ns, halt.since_ns))
     for queue in wanted.app.queue.ancestry:
         if queue.state is QueueState.STOPPED:
             return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=wanted.created_ns)
@@ -72,14 +91,18 @@ class Explainer:
 
     def __init__(self, partition: Partition, victims: Victims, now_ns: int, *, halt: Reason | None) -> None:
         self._partition, self._victims, self._now_ns, self._halt = partition, victims, now_ns, halt
+        self._present = Present(partition)
         self._sentences: dict[tuple[int, str], str] = {}
-        self._kept: list[Reason] = []  # so that no other reason gets the identity of one that has gone
+        self._kept: dict[int, Reason] = {}  # so that no other reason gets the identity of one that has gone
 
     def ask(self, wanted: Ask) -> PendingDao:
         """A pending ask: why, what is kept free for it, what preemption does."""
         reason = reason_of(wanted, halt=self._halt)
+        made = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _HALTS
+        now = None if made else self._now(wanted, reason)
         preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
         said = [self._sentence(reason, explain_preemption.worth_saying(preemption))]
+        said.append(explain_now.moved(reason, now, self._now_ns))
         said.append(explain_preemption.sentence_of_ask(preemption))
         kept = wanted.reserved
         if kept is not None:
@@ -100,19 +123,44 @@ class Explainer:
             refusals=_refusals(wanted),
             refused_until=wanted.refusals.until_ns if wanted.refusals is not None else 0,
             scaled_up=wanted.scaled_up,
+            as_of=reason.as_of_ns or reason.since_ns,
+            now=now,
+            waiting_since=wanted.created_ns,
+            history=explain_history.of_ask(wanted, reason),
+            at=self._now_ns,
+            sentence=_one_sentence(wanted, reason, self._now_ns),
             message=" ".join(text for text in said if text),
-            **explain_gang.figures(reason),
+            **{**explain_gang.figures(reason), "since": _since_ns(wanted, reason)},
         )
+
+    def _now(self, wanted: Ask, reason: Reason) -> NowDao | None:
+        self._kept[id(reason)] = reason
+        return self._present.of(wanted.app, reason)
 
     def _sentence(self, reason: Reason, no: str) -> str:
         if reason.code in explain_gang.MADE_WHEN_ASKED:
             return reason.sentence()
         found = self._sentences.get((id(reason), no))
         if found is None:
-            self._kept.append(reason)
+            self._kept[id(reason)] = reason
             own = replace(reason, preemption=PreemptionNo(no) if no else None)
             self._sentences[id(reason), no] = found = own.sentence()
         return found
+
+
+def _since_ns(wanted: Ask, reason: Reason) -> int:
+    """When the reason began for this ask: others may have waited for the same before."""
+    return max(reason.since_ns, wanted.created_ns)
+
+
+def _one_sentence(wanted: Ask, reason: Reason, now_ns: int) -> str:
+    """Who waits, for how long, and why."""
+    who = f"{'Placeholder' if wanted.placeholder else 'Ask'} {wanted.key} of application {wanted.app.app_id}"
+    since_ns = _since_ns(wanted, reason)
+    waited = f"has waited for {lasted(now_ns - wanted.created_ns)}"
+    if since_ns - wanted.created_ns >= _MOMENT_NS:
+        waited += f", the last {lasted(now_ns - since_ns)} of it" if now_ns - since_ns >= _MOMENT_NS else ", just now"
+    return f"{who} {waited} because {reason.clause()}."
 
 
 def _refusals(wanted: Ask) -> list[RefusedNodeDao]:
@@ -221,12 +269,15 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
         counts=dict(counts),
         waiting=_waiting(app.reason) if app.reason is not None else None,
         gang=gang,
+        history=explain_history.of_application(app, partial(reason_of, halt=halt)),
+        at=now_ns,
+        sentence=_application_one(app, counts),
         message=_application_sentence(app, counts.total(), gang.message if gang is not None else ""),
     )
     explainer = _explainer(state, partition, now_ns)
     lists: list[tuple[bytes, Pieces]] = [
         (b"asks", small((each for each in list(app.asks.values()) if not each.gone), explainer.ask)),
-        (b"preempted", small(explain_preemption.of_application(app), _storyteller(partition))),
+        (b"preempted", small(explain_preemption.of_application(app), _storyteller(partition, now_ns))),
         (b"replacements", small(explain_gang.replacements(app), explain_gang.replacement)),
     ]
     yield go_json(head)[:-1]
@@ -251,10 +302,23 @@ def _waiting(reason: Reason) -> WaitingDao:
     )
 
 
+def _application_one(app: Application, counts: Counter[str]) -> str:
+    """What it has, what it wants, and what most of that waits for."""
+    pending = counts.total()
+    said = f"Application {app.app_id} is {app.state.lower()}, has {count(len(app.allocations), 'allocation')}"
+    if not pending:
+        return f"{said} and wants no more."
+    if app.reason is not None:
+        return f"{said} and wants {pending:,} more, but {app.reason.clause()}."
+    code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
+    which = "which" if most == pending else f"of which {most:,}"
+    return f"{said} and wants {pending:,} more, {which} {'waits' if most == 1 else 'wait'} {WAITS[code]}."
+
+
 def _application_sentence(app: Application, pending: int, gang: str) -> str:
     said = [f"It is {app.state.lower()}."]
-    has = f"It has {len(app.allocations)} allocation{'s' * (len(app.allocations) != 1)}"
-    said.append(f"{has}, and wants {f'{pending} more' if pending else 'no more'}.")
+    has = f"It has {count(len(app.allocations), 'allocation')}"
+    said.append(f"{has}, and wants {f'{pending:,} more' if pending else 'no more'}.")
     said.append(gang)
     if pending and app.reason is not None:
         said.append(app.reason.sentence())
@@ -264,20 +328,30 @@ def _application_sentence(app: Application, pending: int, gang: str) -> str:
 # ---- who must go -----------------------------------------------------------------------------------------------------
 
 
-def preempted(state: RmState) -> Pieces:
+def preempted(state: RmState, now_ns: int) -> Pieces:
     """Every allocation that was told to go by preemption. ``{"rm": …, "preempted": [PreemptedDao …]}``"""
     yield b'{"rm":%b,"preempted":[' % go_json(state.info.rm_id)
     first = True
     for partition in state.core.partitions.values():
-        for piece in small(_still_there(explain_preemption.told_to_go(partition)), _storyteller(partition)):
+        for piece in small(_still_there(explain_preemption.told_to_go(partition)), _storyteller(partition, now_ns)):
             yield piece if first else b"," + piece.removeprefix(b",")
             first = False
     yield b"]}\n"
 
 
-def preemption(partition: Partition, held: Allocation) -> PreemptedDao | None:
+def preemption(partition: Partition, held: Allocation, now_ns: int) -> PreemptedDao | None:
     """One allocation's; None: it was not told to go."""
-    return explain_preemption.story(partition, held, held.preempted) if held.preempted is not None else None
+    why = held.preempted
+    return explain_preemption.story(partition, held, why, now_ns) if why is not None else None
+
+
+def preempted_named(partition: Partition, name: str) -> list[Allocation]:
+    """The allocations that were told to go and have this key, or this UUID: keys are unique in an application only."""
+    return [held for held in _still_there(explain_preemption.told_to_go(partition)) if name in _names(held)]
+
+
+def _names(held: Allocation) -> tuple[str, ...]:
+    return (held.unique_key, held.uuid) if held.uuid else (held.unique_key,)
 
 
 def _still_there(found: Iterable[Allocation]) -> Iterator[Allocation]:
@@ -286,9 +360,9 @@ def _still_there(found: Iterable[Allocation]) -> Iterator[Allocation]:
             yield held
 
 
-def _storyteller(partition: Partition) -> Callable[[Allocation], PreemptedDao]:
+def _storyteller(partition: Partition, now_ns: int) -> Callable[[Allocation], PreemptedDao]:
     def tell(held: Allocation) -> PreemptedDao:
         assert held.preempted is not None, f"{held} was not told to go"
-        return explain_preemption.story(partition, held, held.preempted)
+        return explain_preemption.story(partition, held, held.preempted, now_ns)
 
     return tell

@@ -80,6 +80,50 @@ class AwaitedDao(_Whole, kw_only=True):
     because: WhyDao | None
 
 
+class NowDao(_Whole, kw_only=True):
+    """What a reason's figures are now, as far as the view knows: it follows the scheduler."""
+
+    used: int
+    limit: int
+    free: int
+    promised: int
+
+
+class PastDao(_Whole, kw_only=True):
+    """A reason that is over, from ``since`` to ``until``; the fields of :class:`WhyDao`, as they were recorded."""
+
+    reason: str
+    resource_type: str
+    asked: int
+    used: int
+    limit: int
+    free: int
+    promised: int
+    limit_queue: str
+    who: str
+    node: str
+    nodes: int
+    reserved_nodes: int
+    since: int
+    until: int
+    message: str
+
+
+class EpisodeDao(_Whole, kw_only=True):
+    """A time in which some of an application's, or a queue's asks waited for one thing.
+
+    ``until``: 0: it goes on, and ``asks`` wait for it.
+    """
+
+    reason: str
+    resource_type: str
+    limit_queue: str
+    who: str
+    since: int
+    until: int
+    asks: int
+
+
 class RefusedNodeDao(_Whole, kw_only=True):
     """A node that the RM does not want for an ask. ``unanswered``: it did not say so; it did not answer in time."""
 
@@ -94,7 +138,10 @@ class PendingDao(_Whole, kw_only=True):
 
     ``count``: allocations that are still wanted. ``placeholder``, ``taskGroup``: its own. ``gang``: what of its gang it
     waits for; null: it waits for something else. ``refusals``: of the nodes that the RM refused for it, the last ones;
-    ``refusedUntil``: when it will be asked about all of them again; 0: it is not refused any.
+    ``refusedUntil``: when it will be asked about all of them again; 0: it is not refused any. ``waitingSince``: when it
+    came; ``since``: when this reason began for it; ``asOf``: of when the reason's figures are; ``now``: what they are
+    now, null: there is nothing to count. ``history``: what it waited for before. ``at``: of when the answer is;
+    ``sentence``: the one that says it.
     """
 
     partition: str
@@ -120,18 +167,25 @@ class PendingDao(_Whole, kw_only=True):
     reserved_nodes: int
     lacking: list[LackingDao]
     since: int
+    as_of: int
+    now: NowDao | None
+    waiting_since: int
+    history: list[PastDao]
+    at: int
     gang: AwaitedDao | None
     reservation: KeptNodeDao | None
     preemption: AskPreemptionDao
     refusals: list[RefusedNodeDao]
     refused_until: int
     scaled_up: bool
+    sentence: str
     message: str
 
 
 class PreemptedDao(_Whole, kw_only=True):
     """An allocation that was told to go, and for whom. Shares: the fair share of the victim's and the asker's queue,
-    without and with what is preempted together with it. ``withGang``: its whole gang goes with it.
+    without and with what is preempted together with it. ``withGang``: its whole gang goes with it. ``at``: of when the
+    answer is; ``sentence``: the one that says it.
     """
 
     partition: str
@@ -153,6 +207,8 @@ class PreemptedDao(_Whole, kw_only=True):
     victim_share_after: float
     asker_share_before: float
     asker_share_after: float
+    at: int
+    sentence: str
     message: str
 
 
@@ -226,7 +282,11 @@ class WaitingDao(_Whole, kw_only=True):
 
 
 class ApplicationDao(_Whole, kw_only=True):
-    """An application, up to its asks. ``waiting``: why it may not run at all; null: it may. ``gang``: null: none."""
+    """An application, up to its asks. ``waiting``: why it may not run at all; null: it may. ``gang``: null: none.
+
+    ``history``: what it and its asks wait for, and waited for before. ``at``: of when the answer is; ``sentence``: the
+    one that says it.
+    """
 
     partition: str
     application_id: str = field(name="applicationID")
@@ -240,6 +300,9 @@ class ApplicationDao(_Whole, kw_only=True):
     counts: dict[str, int]
     waiting: WaitingDao | None
     gang: GangDao | None
+    history: list[EpisodeDao]
+    at: int
+    sentence: str
     message: str
 
 
@@ -262,7 +325,8 @@ class QueueDao(_Whole, kw_only=True):
     is preempted; "": nobody's. ``quotaAt``: when what is above its max is cut back. ``formingApplications``: those
     whose placeholders count against ``maxApplications`` though nothing else of them runs. ``promised``: what gangs that
     have started will still take in here. ``sources``: those outside of the RM that say what its max is (of root: what
-    pools have); ``disputed``: where they and the configuration differ; "": nowhere.
+    pools have); ``disputed``: where they and the configuration differ; "": nowhere. ``history``: what the asks in it
+    wait for, and waited for before. ``at``: of when the answer is; ``sentence``: the one that says it.
     """
 
     partition: str
@@ -293,6 +357,9 @@ class QueueDao(_Whole, kw_only=True):
     current_priority: int
     quota_at: int
     asks: dict[str, int]
+    history: list[EpisodeDao]
+    at: int
+    sentence: str
     message: str
 
 

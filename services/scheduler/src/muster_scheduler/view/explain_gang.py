@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from muster_scheduler.core.gang import Gang, TaskGroup, timeout_ns
-from muster_scheduler.core.objects import Allocation, Application, Ask, Queue
+from muster_scheduler.core.objects import Allocation, Application, Ask, Ledger, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
@@ -172,6 +172,16 @@ def promised_in(partition: Partition, queue: Queue) -> Quantities:
         for number, value in app.gang.still_to_take.items() if app.gang is not None else ():
             total[number] = total.get(number, 0) + value
     return {partition.types.names[number]: saturated(value) for number, value in sorted(total.items())}
+
+
+def promised_at(partition: Partition, ledger: Ledger, number: int) -> int:
+    """What they will still take of one type below a queue's, a user's or a group's limit."""
+    queue = partition.queues.get(ledger.path)
+    return sum(
+        app.gang.still_to_take.get(number, 0)
+        for app in (_applications(queue) if queue is not None else ())
+        if app.gang is not None and (not ledger.who or any(each is ledger for each in app.trackers))
+    )
 
 
 def waiting_for_placeholders(app: Application) -> Iterator[Ask]:

@@ -9,6 +9,7 @@ from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_victims import goes_whole
 from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
+from muster_scheduler.core.words import lasted
 from muster_scheduler.view.explain_dao import AskPreemptionDao, PreemptedDao, ToldToGoDao
 
 # By application and key of the ask that they make room for.
@@ -99,7 +100,7 @@ def sentence_of_ask(preemption: AskPreemptionDao) -> str:
 # ---- of an allocation that must go -----------------------------------------------------------------------------------
 
 
-def story(partition: Partition, held: Allocation, why: Preempted) -> PreemptedDao:
+def story(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:
     """One preemption: who goes, by which rule, for whom."""
     queue = held.app.queue.path if held.app is not None else ""
     return PreemptedDao(
@@ -122,8 +123,34 @@ def story(partition: Partition, held: Allocation, why: Preempted) -> PreemptedDa
         victim_share_after=why.victim_share_after,
         asker_share_before=why.asker_share_before,
         asker_share_after=why.asker_share_after,
+        at=now_ns,
+        sentence=sentence(queue, held, why, now_ns),
         message=_sentence(queue, held, why) + (" Its gang goes as a whole." if goes_whole(held) else ""),
     )
+
+
+def sentence(queue: str, held: Allocation, why: Preempted, now_ns: int) -> str:
+    """The one that says it all."""
+    who = f"{'Placeholder' if held.placeholder else 'Allocation'} {held.key} of application {held.app_id}"
+    told = f"{who} was told {lasted(now_ns - why.since_ns)} ago to leave node {held.node_id}"
+    match why.rule:
+        case PreemptionRule.GUARANTEE:
+            missing = f"queue {why.queue} gets {why.asker_share_after:.0%} of its share instead of"
+            for_whom = f"so that ask {why.key} of application {why.app_id} may run and {missing}"
+            return f"{told}, {for_whom} {why.asker_share_before:.0%}."
+        case PreemptionRule.PRIORITY:
+            return (
+                f"{told} for ask {why.key} of application {why.app_id}, which has a higher priority than its "
+                f"{held.priority} in the same queue, {queue}."
+            )
+        case PreemptionRule.REQUIRED_NODE:
+            return f"{told} for ask {why.key} of application {why.app_id}, which can run there only."
+        case PreemptionRule.QUOTA:
+            shares = f"{why.asker_share_before:.0%} of its max, which was lowered"
+            return f"{told} because queue {why.queue} used {shares}."
+        case PreemptionRule.REVOKED:
+            source, _, offer = why.key.partition("/")
+            return f"{told} because there is no room for it without offer {offer}, which source {source} wants back."
 
 
 def _sentence(queue: str, held: Allocation, why: Preempted) -> str:

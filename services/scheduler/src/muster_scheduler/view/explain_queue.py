@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from muster_scheduler.core.config import ROOT
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_victims import POLICY
 from muster_scheduler.core.properties import PreemptionPolicy
-from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
-from muster_scheduler.view import dao, explain_gang
+from muster_scheduler.core.words import amount, amounts, count, lasted, listed
+from muster_scheduler.view import dao, explain_gang, explain_history
 from muster_scheduler.view.explain import reason_of
-from muster_scheduler.view.explain_dao import GuaranteeDao, QueueDao
+from muster_scheduler.view.explain_dao import EpisodeDao, GuaranteeDao, QueueDao
 from muster_scheduler.view.explain_preemption import fence_of
+from muster_scheduler.view.explain_words import WAITS
 
 
-def explained(partition: Partition, queue: Queue, *, halt: Reason | None) -> QueueDao:
+def explained(partition: Partition, queue: Queue, now_ns: int, *, halt: Reason | None) -> QueueDao:
     """A queue: O(what waits in it and below).
 
     :param halt: why nothing at all is decided.
@@ -58,9 +61,12 @@ def explained(partition: Partition, queue: Queue, *, halt: Reason | None) -> Que
         current_priority=dao.current_priority(queue),
         quota_at=queue.quota_ns,
         asks=dict(_asks(queue, halt)),
+        history=explain_history.of_queue(queue, partial(reason_of, halt=halt)),
+        at=now_ns,
+        sentence="",
         message="",
     )
-    found.message = _message(queue, found)
+    found.sentence, found.message = _sentence(found), _message(queue, found)
     return found
 
 
@@ -134,11 +140,49 @@ def _asks(queue: Queue, halt: Reason | None) -> Counter[str]:
 # ---- for people ------------------------------------------------------------------------------------------------------
 
 
+_STATES = {QueueState.DRAINING: "drains", QueueState.STOPPED: "is stopped"}
+
+
+def _sentence(found: QueueDao) -> str:
+    """What it uses, and what most of those who wait in it wait for."""
+    parts = [_STATES[QueueState(found.state)]] if found.state in _STATES else []
+    uses = []
+    for name, most in sorted(found.maximum.items()):
+        used, limit = amounts(name, found.allocated.get(name, 0), most)
+        uses.append(f"{used} of its max of {limit}")
+    uses = uses or [amount(name, used) for name, used in sorted(found.allocated.items())]
+    parts.append(f"uses {listed(uses) or 'nothing'}")
+    said = f"Queue {found.queue} {', '.join(parts)}, and has"
+    if not found.asks:
+        return f"{said} nothing that waits."
+    total = sum(found.asks.values())
+    code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
+    first = next(each for each in found.history if each.reason == code and not each.until)
+    asks = f"{count(total, 'ask')} that {'waits' if total == 1 else 'wait'}"
+    of_these = "" if most == total else f", {most:,} of them"
+    return f"{said} {asks}{of_these} {WAITS[code]}, for {_lasted(found, first.since)}."
+
+
+def _lasted(found: QueueDao, since_ns: int) -> str:
+    return lasted(found.at - since_ns)
+
+
 def _message(queue: Queue, found: QueueDao) -> str:
     said = [_state(queue), _guarantee(queue, found), _maximum(found), _applications_max(found), _preemption(found)]
     waiting = sum(found.asks.values())
-    said.append(f"{waiting} ask{'s wait' if waiting != 1 else ' waits'} in it." if waiting else "Nothing waits in it.")
+    said.append(f"{count(waiting, 'ask waits', 'asks wait')} in it." if waiting else "Nothing waits in it.")
+    full = [
+        each
+        for each in found.history
+        if each.limit_queue == found.queue and not each.until and each.reason != ReasonCode.QUEUE_STOPPED
+    ]
+    said += [f"{_full(each)}, for {_lasted(found, each.since)}." for each in full]
     return " ".join(text for text in said if text)
+
+
+def _full(each: EpisodeDao) -> str:
+    asks = count(each.asks, "ask waits", "asks wait")
+    return f"{asks} {WAITS[each.reason]}{f' of {each.resource_type}' if each.resource_type else ''}"
 
 
 def _state(queue: Queue) -> str:
@@ -155,9 +199,9 @@ def _guarantee(queue: Queue, found: QueueDao) -> str:
     own = [each for each in found.guarantees if each.queue == queue.path]
     if not own:
         return "It has no guarantee of its own."
-    missing = [f"{each.missing} {each.resource_type}" for each in own if each.missing]
+    missing = [amount(each.resource_type, each.missing) for each in own if each.missing]
     if missing:
-        return f"It is under its guarantee by {', '.join(missing)}."
+        return f"It is under its guarantee by {listed(missing)}."
     return "It has its guarantee."
 
 

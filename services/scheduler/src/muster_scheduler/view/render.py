@@ -10,17 +10,19 @@ figures are of one moment, and what is gone by its turn is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
 from muster_service.go_json import go_json
 
-from muster_scheduler.core.objects import Application, Node, Queue
+from muster_scheduler.core.objects import Allocation, Application, Ask, Node, Queue
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.view import dao
 
 Pieces = Iterator[bytes]
+# Of an object: a field's name, what it lists, and how some of it become text, comma-separated.
+Lists = tuple[tuple[bytes, list[Any], Callable[[list[Any]], bytes]], ...]
 T = TypeVar("T")
 
 # Objects of the small kinds in one piece: about 0.3 ms.
@@ -57,27 +59,58 @@ def line(pieces: Pieces) -> Pieces:
 
 def small(objects: Iterable[T], make: Callable[[T], Any]) -> Pieces:
     """Objects that are small, comma-separated, without brackets."""
+    return _joined(objects, lambda batch: go_json([make(each) for each in batch])[1:-1])
+
+
+def _joined(objects: Iterable[T], text_of: Callable[[list[T]], bytes]) -> Pieces:
     iterator = iter(objects)
     first = True
-    while batch := [make(each) for each in islice(iterator, _PER_PIECE)]:
-        text = go_json(batch)[1:-1]
+    while batch := list(islice(iterator, _PER_PIECE)):
+        text = text_of(batch)
         yield text if first else b"," + text
         first = False
+
+
+def _asks(asks: list[Ask]) -> bytes:
+    return go_json([dao.ask(each) for each in asks])[1:-1]
+
+
+def _allocations(held: list[Allocation]) -> bytes:
+    """Of a decider, which changes them."""
+    return go_json([dao.foreign(each) if each.foreign else dao.allocation(each) for each in held])[1:-1]
+
+
+def _kept_allocations(held: list[Allocation]) -> bytes:
+    """Of a follower: each was made of its record, and another record makes another one. So its text stays, too."""
+    return b",".join([each.shown or _keep(each) for each in held])
+
+
+def _keep(held: Allocation) -> bytes:
+    held.shown = text = go_json(dao.foreign(held) if held.foreign else dao.allocation(held))
+    return text
 
 
 def node(partition: Partition, shown: Node) -> Pieces:
     """A node with all that is on it."""
     allocations, foreign = list(shown.allocations.values()), list(shown.foreign.values())
     head, tail = go_json(dao.node_head(partition, shown)), go_json(dao.node_tail(shown))
-    lists = (("allocations", allocations, dao.allocation), ("foreignAllocations", foreign, dao.foreign))
+    text_of = _texts_of(partition)
+    lists = ((b"allocations", allocations, text_of), (b"foreignAllocations", foreign, text_of))
     return _with_lists(head, lists, tail)
 
 
-def application(partition: Partition, shown: Application) -> Pieces:
-    """An application with its asks and allocations."""
-    asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
+def application(partition: Partition, shown: Application, only: Collection[str] | None = None) -> Pieces:
+    """An application with its asks and allocations.
+
+    :param only: of one that has many, no asks and allocations but those with these keys.
+    """
+    if only is not None and len(shown.asks) + len(shown.allocations) > _SMALL:
+        asks = [shown.asks[key] for key in only if key in shown.asks]
+        allocations = [each for key in only for each in shown.held(key)]
+    else:
+        asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
     head, tail = go_json(dao.application_head(partition, shown)), go_json(dao.application_tail(shown))
-    lists = (("requests", asks, dao.ask), ("allocations", allocations, dao.allocation))
+    lists: Lists = ((b"requests", asks, _asks), (b"allocations", allocations, _texts_of(partition)))
     return _with_lists(head, lists, tail)
 
 
@@ -110,18 +143,21 @@ def queue(
     return priority, forming
 
 
-def _with_lists(head: bytes, lists: Iterable[tuple[str, list[Any], Callable[[Any], Any]]], tail: bytes) -> Pieces:
-    filled = [(name, objects, make) for name, objects, make in lists if objects]
+def _texts_of(partition: Partition) -> Callable[[list[Allocation]], bytes]:
+    return _allocations if partition.searching else _kept_allocations
+
+
+def _with_lists(head: bytes, lists: Lists, tail: bytes) -> Pieces:
+    filled = [each for each in lists if each[1]]
     if sum(len(objects) for _, objects, _ in filled) <= _SMALL:
         parts = [head[:-1]]
-        for name, objects, make in filled:
-            parts.append(b',"%b":' % name.encode())
-            parts.append(go_json([make(each) for each in objects]))
+        for name, objects, text_of in filled:
+            parts.append(b',"%b":[%b]' % (name, text_of(objects)))
         yield b"%b,%b" % (b"".join(parts), tail[1:])
         return
     yield head[:-1]
-    for name, objects, make in filled:
-        yield b',"%b":[' % name.encode()
-        yield from small(objects, make)
+    for name, objects, text_of in filled:
+        yield b',"%b":[' % name
+        yield from _joined(objects, text_of)
         yield b"]"
     yield b"," + tail[1:]

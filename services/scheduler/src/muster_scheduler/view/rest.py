@@ -40,6 +40,7 @@ from muster_scheduler.view import (
     go,
     inside,
     metrics,
+    object_states,
     placement_rules,
     render,
     resource_managers,
@@ -170,10 +171,16 @@ class Action(NamedTuple):
 
 
 class ViewRest:
-    """The endpoints, as one ASGI application."""
+    """The endpoints, as one ASGI application.
 
-    def __init__(self, source: Snapshot, settings: ViewSettings, clock: Clock, gate: FoldGate) -> None:
+    :param process_metrics: whether this process's metrics come with the core's; else somebody else exposes them.
+    """
+
+    def __init__(
+        self, source: Snapshot, settings: ViewSettings, clock: Clock, gate: FoldGate, *, process_metrics: bool = True
+    ) -> None:
         self._source, self._settings, self._clock, self._gate = source, settings, clock, gate
+        self._process_metrics = process_metrics
         partition = "/ws/v1/partition/{partition}"
         self._reading_yaml = asyncio.Lock()
         self._profiling = asyncio.Lock()
@@ -232,6 +239,7 @@ class ViewRest:
             [
                 *((pattern, Action(endpoint)) for pattern, endpoint in gets),
                 ("/ws/v1/validate-conf", Action(self._validate, "POST")),
+                ("/ws/v1/object-states", Action(self._object_states, "POST")),
                 ("/ws/v1/loglevel/{level}", Action(self._set_level, "PUT")),
             ]
         )
@@ -712,6 +720,9 @@ class ViewRest:
         async with self._profiling:
             return await asyncio.to_thread(inside.profile, seconds)
 
+    async def _object_states(self, call: Call) -> Answer:
+        return Answer(object_states.pieces(self._known(call), object_states.read(call.body)))
+
     async def _level(self, _call: Call) -> Answer:
         return Answer(render.body(inside.level()))
 
@@ -739,7 +750,7 @@ class ViewRest:
         for gone in self._seen.keys() - self._source.states().keys() - {None}:
             del self._seen[gone]
         text = core_metrics.exposition(self._source.counted(rm_id), seen)
-        of_process = (generate_latest() for _ in range(1))  # when it is its turn
+        of_process = (generate_latest() for _ in range(self._process_metrics))  # when it is its turn
         return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _metrics(self, _call: Call) -> Answer:

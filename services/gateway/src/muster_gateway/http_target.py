@@ -1,0 +1,175 @@
+"""A service behind a URL, as an ASGI application: bodies are streamed both ways, and held up by who reads slowly.
+
+By aiohttp's client because its parser is compiled: a request takes a fraction of httpx's time, and a thousand a second
+is what the front must pass on (docs/rest.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Set
+
+import aiohttp
+import structlog
+from multidict import CIMultiDict
+from muster_service.identity import IDENTITY_HEADERS
+from muster_service.life import until
+from starlette.types import Receive, Scope, Send
+from yarl import URL
+
+from muster_gateway.http_front import RawHeaders, respond, respond_error
+
+log = structlog.get_logger(__name__)
+
+# RFC 9110, section 7.6.1: these concern one connection, not the message.
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_MAX_CONNECTIONS = 1_000
+# Shorter than the servers behind keep a connection that nobody uses (uvicorn: 5 s), so that none is used that is gone.
+_KEEP_ALIVE_S = 4.0
+# A listener of /ws/v1/events/stream may hear nothing for hours: only connecting is bounded, not reading.
+_READ_BYTES = 256 * 1024
+_RETRY_AFTER_S = b"1"
+_HEAD_BYTES_MAX = 64 * 1024
+# What the library would put in of itself.
+_NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_NOT_FOUND = b"404 page not found\n"
+_TEXT = "text/plain; charset=utf-8"
+
+
+class HttpTarget:
+    """See the module's words.
+
+    :param url: http://host:port.
+    :param name: for messages.
+    :param socket_path: of a Unix socket that leads to it, in place of the URL's host and port.
+    """
+
+    def __init__(self, url: str, name: str, connect_timeout_s: float, *, socket_path: str = "") -> None:
+        self._url, self._name, self._socket_path = url.rstrip("/"), name, socket_path
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        if not raw_path.isascii():  # no path of ours has such characters
+            await respond(send, 404, _TEXT, _NOT_FOUND)
+            return
+        try:
+            response = await self._ask(scope, receive, raw_path)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            log.warning("http target away", target=self._name, error=type(error).__name__)
+            headers = [(b"retry-after", _RETRY_AFTER_S)]
+            await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
+            return
+        try:
+            await self._relay(response, receive, send)
+        finally:
+            if not response.content.at_eof():
+                response.close()  # the connection too: there is more on the way
+            response.release()
+
+    async def _ask(self, scope: Scope, receive: Receive, raw_path: bytes) -> aiohttp.ClientResponse:
+        query: bytes = scope.get("query_string", b"")
+        url = URL(self._url + (raw_path + (b"?" + query if query else b"")).decode("ascii"), encoded=True)
+        given: RawHeaders = scope["headers"]
+        headers: CIMultiDict[str] = CIMultiDict()
+        has_body, host = False, b""
+        for name, value in given:
+            has_body = has_body or name in (b"content-length", b"transfer-encoding")
+            host = value if name == b"host" else host
+        for name, value in end_to_end(given, also=(b"host",), never=IDENTITY_HEADERS):
+            headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        headers.add("x-forwarded-host", host.decode("latin-1"))
+        if scope.get("client"):
+            headers.add("x-forwarded-for", str(scope["client"][0]))
+        return await self._opened().request(
+            scope["method"], url, headers=headers, data=_body(receive) if has_body else None, allow_redirects=False
+        )
+
+    def _opened(self) -> aiohttp.ClientSession:
+        # (It wants to be made where its event loop runs.)
+        if self._session is None:
+            keep: float = _KEEP_ALIVE_S
+            connector: aiohttp.BaseConnector
+            if self._socket_path:
+                connector = aiohttp.UnixConnector(self._socket_path, limit=_MAX_CONNECTIONS, keepalive_timeout=keep)
+            else:
+                connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=keep)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,  # a proxy of the environment is not for traffic between our own services
+                skip_auto_headers=_NOT_MADE_UP,
+                read_bufsize=_READ_BYTES,
+                max_line_size=_HEAD_BYTES_MAX,
+                max_field_size=_HEAD_BYTES_MAX,
+            )
+        return self._session
+
+    async def _relay(self, response: aiohttp.ClientResponse, receive: Receive, send: Send) -> None:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": end_to_end(response.raw_headers, also=(b"date",)),  # this server adds its own
+            }
+        )
+        try:
+            if response.content.is_eof():  # all of it came with its head
+                await send({"type": "http.response.body", "body": await response.content.read(), "more_body": False})
+            else:
+                await until(self._pass_body(response, send), _client_gone(receive))
+        except (aiohttp.ClientError, OSError) as error:
+            # Returning unfinished breaks the connection: the client sees it is cut.
+            log.warning("http target broke off", target=self._name, error=type(error).__name__)
+
+    async def _pass_body(self, response: aiohttp.ClientResponse, send: Send) -> None:
+        async for chunk in response.content.iter_any():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def end_to_end(
+    headers: Iterable[tuple[bytes, bytes]], also: tuple[bytes, ...] = (), never: Set[bytes] = frozenset()
+) -> RawHeaders:
+    """The headers without those of one connection: the standard ones, those that Connection names, and ``also``.
+
+    :param never: stays, also when Connection names it.
+    """
+    lower = [(name.lower(), value) for name, value in headers]
+    named = {part.strip().lower() for name, value in lower if name == b"connection" for part in value.split(b",")}
+    dropped = (_HOP_BY_HOP | named | set(also)) - never
+    return [(name, value) for name, value in lower if name not in dropped]
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError("the client is gone")
+        yield message.get("body", b"")
+        if not message.get("more_body", False):
+            return
+
+
+async def _client_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

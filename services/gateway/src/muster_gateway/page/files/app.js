@@ -1,0 +1,399 @@
+// The shell: who is asked about, where the reader is, and when what is shown is asked for again.
+
+import { ApiError, ask, json, keepToken, token, url } from "./api.js";
+import { fill, h } from "./dom.js";
+import { clock, count, duration } from "./format.js";
+import { hash, parse } from "./route.js";
+import * as applications from "./view-applications.js";
+import * as events from "./view-events.js";
+import * as health from "./view-health.js";
+import * as nodes from "./view-nodes.js";
+import * as overview from "./view-overview.js";
+import * as pending from "./view-pending.js";
+import * as queues from "./view-queues.js";
+
+const VIEWS = { overview, queues, applications, nodes, pending, events, health };
+const THEMES = ["auto", "light", "dark"];
+
+// A view is asked for again at its own pace, but never so often that asking would keep the server busy: after an answer
+// that took long there is a rest of so many times its length.
+const REST_TIMES = 10;
+// Nobody answers: the first wait, doubled up to the longest.
+const AWAY_FIRST_MS = 1000;
+const AWAY_LONGEST_MS = 30_000;
+const MANAGERS_EVERY_MS = 10_000;
+const NOBODY_EVERY_MS = 2000;
+// Behind by more records than this is worth a word.
+const LAG_WORTH_TELLING = 1000;
+
+const place = (id) => document.getElementById(id);
+
+const shell = {
+  route: parse(location.hash),
+  managers: null, // null: not known yet
+  managersAt: -Infinity,
+  partitions: [],
+  tokenWanted: "", // why, when it is
+  refusedFor: "",
+};
+
+// What the view that is shown has: its data, its own memory, and its way to end all that it began.
+let current = null;
+let asleep = null; // ends the wait of the loop
+
+// ---- what views get -------------------------------------------------------------------------------------------------
+
+/** Everything that a view knows of the world. */
+function contextOf(view, signal) {
+  return {
+    signal,
+    memory: {}, // a view's own, as long as it is shown
+    lag: 0,
+    get thing() { return shell.route.thing; },
+    get params() { return shell.route.params; },
+    get rm() { return rmShown(); },
+    get partition() { return partitionShown(); },
+    get partitions() { return shell.partitions; },
+    get managers() { return shell.managers ?? []; },
+    get width() { return Math.max(280, place("main").clientWidth - 2 * padding()); },
+    /** A GET of /ws/v1/PARTS for the RM that is shown. */
+    async get(parts, query = {}) {
+      const found = await json(url(["ws", "v1", ...parts], { rm: rmShown(), ...query }), signal);
+      this.lag = Math.max(this.lag, found.lag);
+      return found.data;
+    },
+    /** The same; null where there is no such thing. */
+    async find(parts, query = {}) {
+      try {
+        return await this.get(parts, query);
+      } catch (error) {
+        if (error instanceof ApiError && error.status === 404) return null;
+        throw error;
+      }
+    },
+    async page(parts, query = {}) {
+      return json(url(["ws", "v1", ...parts], { rm: rmShown(), ...query }), signal);
+    },
+    async text(path) {
+      try {
+        return await (await ask(path, signal)).text();
+      } catch (error) {
+        if (error instanceof ApiError && error.status === 503) return error.message;
+        throw error;
+      }
+    },
+    async stream(parts, query, until) {
+      return ask(url(["ws", "v1", ...parts], { rm: rmShown(), ...query }), AbortSignal.any([signal, until]), { stream: true });
+    },
+    /** A link's address, of the same RM and partition. */
+    link: (to, thing = "", params = {}) => hash(to, thing, { ...params, ...whose() }),
+    /** Changes parameters of this view in the address; asks again unless told otherwise. */
+    set(params, { again = true } = {}) {
+      const address = hash(shell.route.view, shell.route.thing, { ...shell.route.params, ...params });
+      history.replaceState(null, "", address);
+      shell.route = parse(address);
+      draw();
+      if (again) wake();
+    },
+    redraw: draw,
+    wake,
+  };
+}
+
+function padding() {
+  return parseFloat(getComputedStyle(place("main")).paddingLeft) || 0;
+}
+
+function rmShown() {
+  const asked = shell.route.params.rm ?? new URLSearchParams(location.search).get("rm");
+  if (asked) return asked;
+  return shell.managers?.length ? shell.managers[0].rmID : "";
+}
+
+function partitionShown() {
+  return shell.route.params.partition ?? shell.partitions[0]?.name ?? "default";
+}
+
+/** What links carry on: only what the reader chose, so that plain links stay plain. */
+function whose() {
+  const { rm, partition } = shell.route.params;
+  return { ...(rm ? { rm } : {}), ...(partition ? { partition } : {}) };
+}
+
+// ---- the loop -------------------------------------------------------------------------------------------------------
+
+/** Shows a view, and asks for what it shows until another one is shown. */
+async function show() {
+  current?.ends.abort();
+  const ends = new AbortController();
+  const view = VIEWS[shell.route.view] ?? overview;
+  const mine = { view, key: keyOf(shell.route), ends, context: contextOf(view, ends.signal), data: undefined, trouble: null };
+  current = mine;
+  document.title = `${view.title} · Muster`;
+  draw();
+  let away = 0;
+  while (current === mine) {
+    if (document.hidden) {
+      tellStatus("paused", "paused while hidden");
+      await shownAgain(ends.signal);
+      continue;
+    }
+    const began = performance.now();
+    let rest = view.every_ms;
+    try {
+      await ready(ends.signal);
+      if (current !== mine) return;
+      mine.context.lag = 0;
+      const data = canShow(view) ? await view.load(mine.context) : null;
+      if (current !== mine) return;
+      Object.assign(mine, { data, trouble: null });
+      away = 0;
+      shell.refusedFor = "";
+      tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : "live");
+      rest = Math.max(rest, REST_TIMES * (performance.now() - began));
+    } catch (error) {
+      if (current !== mine || ends.signal.aborted) return;
+      rest = troubled(mine, error, away);
+      away += 1;
+    }
+    draw();
+    if (rest === Infinity) tellStatus("paused", "waits for a token");
+    await asleepFor(rest, ends.signal, mine.trouble?.away ? (left) => tellAway(left) : null);
+  }
+}
+
+function canShow(view) {
+  return shell.managers.length > 0 || view.alone;
+}
+
+/** What an error means for the reader, and how long to wait. */
+function troubled(mine, error, away) {
+  if (!(error instanceof ApiError)) {
+    console.error(error);
+    mine.trouble = new ApiError(-1, `This page has a defect: ${error.message}`);
+    return AWAY_LONGEST_MS;
+  }
+  mine.trouble = error;
+  if (error.status === 401) {
+    shell.tokenWanted = error.message;
+    return Infinity;
+  }
+  if (error.away) return Math.min(AWAY_LONGEST_MS, AWAY_FIRST_MS * 2 ** away);
+  if (error.status === 404) shell.managersAt = -Infinity; // the RM itself may be gone
+  return Math.max(5000, mine.view.every_ms);
+}
+
+/** The RMs that there are, and the partitions of the one that is shown: few, and seldom new. */
+async function ready(signal) {
+  if (performance.now() - shell.managersAt < (shell.managers?.length ? MANAGERS_EVERY_MS : NOBODY_EVERY_MS)) return;
+  shell.managers = (await json(url(["ws", "v1", "resource-managers"]), signal)).data;
+  shell.tokenWanted = "";
+  const rm = rmShown();
+  shell.partitions = shell.managers.some((each) => each.rmID === rm) ? (await json(url(["ws", "v1", "partitions"], { rm }), signal)).data : [];
+  shell.managersAt = performance.now();
+}
+
+/** Waits, in steps where somebody wants to be told how long still; `wake` ends it. */
+async function asleepFor(milliseconds, signal, tell) {
+  const until = performance.now() + milliseconds;
+  let woken = false;
+  const wakened = new Promise((resolve) => { asleep = () => { woken = true; resolve(); }; });
+  while (!woken && !signal.aborted && performance.now() < until) {
+    const left = until - performance.now();
+    tell?.(left);
+    let timer;
+    const passed = left === Infinity ? new Promise(() => {}) : new Promise((resolve) => { timer = setTimeout(resolve, tell ? Math.min(left, 1000) : left); });
+    await Promise.race([passed, wakened, gone(signal)]);
+    clearTimeout(timer);
+  }
+  asleep = null;
+}
+
+function gone(signal) {
+  return new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+}
+
+function shownAgain(signal) {
+  return Promise.race([new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true })), gone(signal)]);
+}
+
+function wake() {
+  asleep?.();
+}
+
+// ---- drawing --------------------------------------------------------------------------------------------------------
+
+function keyOf({ view, thing, params }) {
+  return JSON.stringify([view, thing, params.rm, params.partition]);
+}
+
+function draw() {
+  drawShell();
+  const mine = current;
+  const main = place("main");
+  main.dataset.view = shell.route.view;
+  if (shell.tokenWanted) return fill(main, tokenForm());
+  if (mine.trouble && !mine.trouble.away && !(mine.trouble.status === 404 && shell.managers?.length === 0)) {
+    return fill(main, h("h1", {}, mine.view.title), h("p", { class: "trouble" }, troubleSaid(mine.trouble)), chooseAnother());
+  }
+  if (mine.data === undefined) {
+    return fill(main, h("h1", {}, mine.view.title), mine.trouble ? null : h("p", { class: "empty", key: "wait" }, "Asking …"));
+  }
+  if (!canShow(mine.view)) return fill(main, h("h1", {}, mine.view.title), nobody());
+  return fill(main, mine.view.render(mine.context, mine.data));
+}
+
+function troubleSaid(trouble) {
+  if (trouble.status === 403) return `Your token may not see this: ${trouble.message}`;
+  return trouble.message;
+}
+
+function chooseAnother() {
+  if (!shell.managers?.length || shell.managers.some((each) => each.rmID === rmShown())) return null;
+  return h("p", {}, "Registered: ", shell.managers.map((each, at) => [at ? ", " : "", h("a", { href: hash(shell.route.view, "", { rm: each.rmID }) }, each.rmID)]));
+}
+
+function nobody() {
+  return h("section", { class: "blank" },
+    h("h2", {}, "No resource manager is registered"),
+    h("p", {}, "As soon as one registers at the gateway's gRPC address, its cluster is shown here. To see one at work, run ",
+      h("code", {}, "muster replay-trace"), " against this gateway, or ", h("code", {}, "muster demo"), "."));
+}
+
+function drawShell() {
+  const view = shell.route.view in VIEWS ? shell.route.view : "overview";
+  fill(place("nav"), h("ul", {}, Object.entries(VIEWS).map(([name, each]) =>
+    h("li", { key: name }, h("a", { href: hash(name, "", whose()), "aria-current": name === view ? "page" : null }, each.title)))));
+  fill(place("chooser"), chooser());
+  fill(place("tools"), themeButton(), token() !== null ? h("button", { type: "button", class: "quiet", on: { click: forget } }, "Forget token") : null);
+}
+
+function chooser() {
+  const found = [];
+  const managers = shell.managers ?? [];
+  if (managers.length === 1 && managers[0].rmID === rmShown()) found.push(h("span", { class: "rm", key: "one" }, h("span", { class: "label" }, "RM "), managers[0].rmID));
+  else if (managers.length) found.push(select("Resource manager", "rm", managers.map((each) => each.rmID), rmShown(), (rm) => go({ rm, partition: null })));
+  if (shell.partitions.length > 1) found.push(select("Partition", "partition", shell.partitions.map((each) => each.name), partitionShown(), (partition) => go({ partition })));
+  return found;
+}
+
+function select(label, name, options, chosen, change) {
+  const all = options.includes(chosen) ? options : [chosen, ...options];
+  return h("label", { key: name }, h("span", { class: "label" }, label, " "),
+    h("select", { name, value: chosen, on: { change: (event) => change(event.target.value) } }, all.map((each) => h("option", { value: each }, each))));
+}
+
+function go(params) {
+  const { q, state, queue, user, ...kept } = shell.route.params; // another RM has other things to look for
+  location.hash = hash(shell.route.view, "", { ...kept, ...params });
+}
+
+// ---- light and dark -------------------------------------------------------------------------------------------------
+
+function theme() {
+  return document.documentElement.dataset.theme ?? "auto";
+}
+
+function themeButton() {
+  const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
+  return h("button", { type: "button", class: "quiet", key: "theme", title: `Switch to ${next}`, on: { click: () => setTheme(next) } }, `Theme: ${theme()}`);
+}
+
+function setTheme(wanted) {
+  if (wanted === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = wanted;
+  try {
+    if (wanted === "auto") localStorage.removeItem("muster.theme");
+    else localStorage.setItem("muster.theme", wanted);
+  } catch {
+    // for this page's life only, then
+  }
+  draw();
+}
+
+// ---- the token ------------------------------------------------------------------------------------------------------
+
+function tokenForm() {
+  return h("form", { class: "token", key: "token", on: { submit: takeToken } },
+    h("h1", {}, "A token, please"),
+    h("p", {}, "This gateway tells who may look by tokens. Yours stays in this tab, and is forgotten with it."),
+    h("label", { for: "token" }, "Token"),
+    h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true }),
+    h("p", { class: "trouble", role: "alert" }, token() !== null || shell.refusedFor ? `Refused: ${shell.tokenWanted}.` : ""),
+    h("button", { type: "submit" }, "Show the cluster"));
+}
+
+function takeToken(event) {
+  event.preventDefault();
+  const field = event.currentTarget.elements.token;
+  const given = field.value.trim();
+  if (!given) return;
+  // (What no header can hold is no token, and would not even be asked with.)
+  if (!/^[\x21-\x7e]+$/.test(given)) {
+    shell.tokenWanted = "a token has letters, digits and . _ ~ + / - only";
+    shell.refusedFor = "form";
+    return draw();
+  }
+  keepToken(given);
+  field.value = "";
+  shell.managersAt = -Infinity;
+  shell.tokenWanted = "";
+  restart();
+}
+
+function forget() {
+  keepToken(null);
+  Object.assign(shell, { managers: null, managersAt: -Infinity, partitions: [] });
+  restart();
+}
+
+function restart() {
+  show();
+}
+
+// ---- status ---------------------------------------------------------------------------------------------------------
+
+function tellStatus(kind, text) {
+  fill(place("status"), h("span", { class: `dot ${kind}` }), h("span", {}, text, kind === "live" ? h("span", { class: "clock" }, `, ${clock(Date.now())}`) : null));
+  if (kind !== "away") fill(place("notice"));
+}
+
+function tellAway(left) {
+  fill(place("status"), h("span", { class: "dot away" }), h("span", {}, "away"));
+  fill(place("notice"), h("div", { class: "notice" },
+    h("span", {}, h("b", {}, current.trouble?.message ?? "The gateway does not answer."), current.data === undefined ? "" : " What is shown is old."),
+    h("span", { "aria-live": "off" }, `Next try in ${duration(Math.max(1000, Math.ceil(left / 1000) * 1000))}.`),
+    h("button", { type: "button", on: { click: wake } }, "Try now")));
+}
+
+// ---- begin ----------------------------------------------------------------------------------------------------------
+
+window.addEventListener("hashchange", () => {
+  const before = shell.route;
+  shell.route = parse(location.hash);
+  if (before.params.rm !== shell.route.params.rm) shell.managersAt = -Infinity;
+  if (current && keyOf(before) === keyOf(shell.route)) {
+    draw();
+    wake();
+    return;
+  }
+  show();
+  if (before.view !== shell.route.view || before.thing !== shell.route.thing) {
+    window.scrollTo(0, 0);
+    place("main").focus({ preventScroll: true });
+  }
+});
+document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
+document.querySelector(".skip").addEventListener("click", (event) => {
+  // (The hash is the route: the link must not become one.)
+  event.preventDefault();
+  place("main").focus();
+});
+let resized = 0;
+window.addEventListener("resize", () => {
+  cancelAnimationFrame(resized);
+  resized = requestAnimationFrame(draw);
+});
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+
+show();

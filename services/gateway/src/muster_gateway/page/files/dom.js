@@ -1,0 +1,129 @@
+// Elements, made and brought up to date. Text is only ever set as text and attributes as attributes: nothing that comes
+// from the cluster is read as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const FIELDS = new Set(["INPUT", "SELECT", "TEXTAREA"]);
+
+/** An HTML element. Children: elements, texts, numbers, arrays of these; null, undefined and false are nothing. */
+export function h(tag, props, ...children) {
+  return filled(document.createElement(tag), props, children);
+}
+
+/** An SVG element. */
+export function s(tag, props, ...children) {
+  return filled(document.createElementNS(SVG, tag), props, children);
+}
+
+// Props: `on` is a table of listeners, `style` one of CSS properties, `key` tells an element from its siblings through
+// redrawing, `keep` leaves its inside to itself, `value` and `checked` are the field's own. All else is an attribute.
+function filled(element, props, children) {
+  const mine = { on: null, key: null, keep: false, style: null };
+  element.mine = mine;
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") listen(element, value);
+    else if (name === "key") mine.key = String(value);
+    else if (name === "keep") mine.keep = true;
+    else if (name === "style") restyle(element, value);
+    else if (name === "value") element.value = value;
+    else if (name === "checked") element.checked = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, children);
+  // (A select has a value only once its options are there.)
+  if (element.tagName === "SELECT" && props && props.value !== undefined) element.value = props.value;
+  return element;
+}
+
+function append(element, children) {
+  for (const child of children) {
+    if (Array.isArray(child)) append(element, child);
+    else if (child instanceof Node) element.append(child);
+    else if (child !== null && child !== undefined && child !== false) element.append(String(child));
+  }
+}
+
+function listen(element, table) {
+  for (const type of Object.keys(table)) {
+    if (!element.mine.on || !(type in element.mine.on)) element.addEventListener(type, heard);
+  }
+  element.mine.on = { ...element.mine.on, ...table };
+}
+
+function heard(event) {
+  const listener = event.currentTarget.mine.on[event.type];
+  if (listener) listener(event);
+}
+
+function restyle(element, wanted) {
+  for (const name of Object.keys(element.mine.style ?? {})) if (!(name in wanted)) element.style.removeProperty(name);
+  for (const [name, value] of Object.entries(wanted)) element.style.setProperty(name, String(value));
+  element.mine.style = wanted;
+}
+
+/** Makes the inside of an element what is wanted. What stays alike stays the same element: focus, selection and scroll
+ * positions live through it. */
+export function fill(element, ...children) {
+  const wanted = document.createElement(element.tagName);
+  append(wanted, children);
+  const focused = document.activeElement;
+  align(element, wanted);
+  if (focused && focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+}
+
+function align(old, wanted) {
+  const keyed = new Map();
+  for (const child of old.children) if (child.mine?.key != null) keyed.set(child.mine.key, child);
+  let here = old.firstChild;
+  for (const next of [...wanted.childNodes]) {
+    const key = next.mine?.key ?? null;
+    let match = here;
+    if (key !== null) match = keyed.get(key) ?? null;
+    else while (match && match.mine?.key != null) match = match.nextSibling;
+    if (match === null || !alike(match, next)) {
+      old.insertBefore(next, here);
+      if (match !== null && match === here && key === null) {
+        here = match.nextSibling;
+        match.remove();
+      }
+      continue;
+    }
+    if (match === here) here = here.nextSibling;
+    else old.insertBefore(match, here);
+    renew(match, next);
+  }
+  while (here) {
+    const gone = here;
+    here = here.nextSibling;
+    gone.remove();
+  }
+}
+
+function alike(old, next) {
+  if (old.nodeType !== next.nodeType) return false;
+  if (old.nodeType !== Node.ELEMENT_NODE) return true;
+  return old.tagName === next.tagName && (old.mine?.key ?? null) === (next.mine?.key ?? null);
+}
+
+function renew(old, next) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== next.data) old.data = next.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) {
+    if (!next.hasAttribute(name) && name !== "style" && !(name === "open" && old.tagName === "DETAILS")) old.removeAttribute(name);
+  }
+  for (const { name, value } of next.attributes) {
+    if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  if (old.mine && next.mine) {
+    listen(old, next.mine.on ?? {});
+    restyle(old, next.mine.style ?? {});
+    if (next.mine.keep) return;
+  }
+  const value = FIELDS.has(old.tagName) ? next.value : null; // (a select gives its options away in the next line)
+  align(old, next);
+  // A field that somebody is in has their text, not the last drawing's.
+  if (value !== null && old !== document.activeElement && old.value !== value) old.value = value;
+  if (old.type === "checkbox") old.checked = next.checked;
+}

@@ -1,0 +1,287 @@
+// Applications, to be found by queue, state, user and text; and one of them, with its life drawn over time.
+
+import { queuePart } from "./api.js";
+import { timeline } from "./chart.js";
+import { h } from "./dom.js";
+import { ago, count, duration, grouped, moment, ms, of, resource, types } from "./format.js";
+import { life } from "./life.js";
+import { chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
+import { reason } from "./words.js";
+
+export const title = "Applications";
+export const every_ms = 3000;
+
+const PAGE = 100;
+const LANES = 60;
+const ACTIVE = ["New", "Accepted", "Running", "Completing", "Failing", "Resuming"];
+const OVER = ["Completed", "Failed"];
+// An application's story is looked for in the newest so many events; further back only on demand.
+const EVENTS_BATCH = 5000;
+const EVENTS_LOOKED_AT = 20_000;
+
+export async function load(context) {
+  return context.thing ? loadOne(context) : loadList(context);
+}
+
+export function render(context, data) {
+  return data.kind === "one" ? renderOne(context, data) : renderList(context, data);
+}
+
+// ---- the list -------------------------------------------------------------------------------------------------------
+
+async function loadList(context) {
+  const { state = "", queue = "" } = context.params;
+  const { queues } = await context.get(["metrics", "snapshot"], { sections: "queues", partition: context.partition });
+  const at = ["partition", context.partition];
+  // A leaf's applications are asked for alone; of a parent there is only the whole partition.
+  const leaf = queues.some((each) => each.leaf && each.path === queue);
+  const within = leaf ? [...at, "queue", queuePart(queue)] : at;
+  const asked = [];
+  if (state === "" || state === "all") asked.push([...within, "applications", "active"]);
+  else if (ACTIVE.includes(state)) asked.push([...within, "applications", "active", { status: state }]);
+  if (state === "all" || OVER.includes(state)) asked.push([...at, "applications", "completed"]);
+  if (state === "all" || state === "Rejected") asked.push([...at, "applications", "rejected"]);
+  const found = await Promise.all(asked.map((parts) => {
+    const query = typeof parts.at(-1) === "object" ? parts.pop() : {};
+    return context.get(parts, query);
+  }));
+  // Thousands of allocations come along; only how many there are is kept.
+  return { kind: "list", queues: queues.map((each) => each.path), apps: found.flat().map(light) };
+}
+
+function light(app) {
+  return {
+    id: app.applicationID, state: app.applicationState, queue: app.queueName, user: app.user ?? "",
+    used: app.usedResource ?? {}, pending: app.pendingResource ?? {}, allocations: app.allocations?.length ?? 0,
+    asks: (app.requests ?? []).reduce((sum, each) => sum + (each.pendingCount ?? 1), 0), submitted: app.submissionTime ?? 0, finished: app.finishedTime ?? 0,
+    why: app.rejectedMessage || app.requests?.find((each) => each.pendingReason)?.pendingReason.code || "",
+  };
+}
+
+const ORDERS = {
+  id: (app) => app.id, state: (app) => app.state, queue: (app) => app.queue, user: (app) => app.user,
+  used: (app) => of(app.used, "vcore") * 1e6 + of(app.used, "memory") / 1e6, allocations: (app) => app.allocations, asks: (app) => app.asks, submitted: (app) => app.submitted,
+};
+
+function matching(apps, { state = "", queue = "", user = "", q = "" }) {
+  const wanted = q.toLowerCase();
+  return apps.filter((app) =>
+    (state === "" || state === "all" || app.state === state) &&
+    (!queue || app.queue === queue || app.queue.startsWith(`${queue}.`)) &&
+    (!user || app.user === user) &&
+    (!wanted || app.id.toLowerCase().includes(wanted) || app.queue.toLowerCase().includes(wanted) || app.user.toLowerCase().includes(wanted)));
+}
+
+function renderList(context, { apps, queues }) {
+  const { state = "", queue = "", user = "", q = "", sort = "-submitted" } = context.params;
+  const page = Number(context.params.page ?? 0) || 0;
+  const set = (params, again) => context.set({ page: "", ...params }, { again });
+  const order = ORDERS[sort.replace(/^-/, "")] ?? ORDERS.submitted;
+  const down = sort.startsWith("-") ? -1 : 1;
+  const found = matching(apps, context.params).sort((a, b) => {
+    const [one, other] = [order(a), order(b)];
+    return (one < other ? -1 : one > other ? 1 : 0) * down || (a.id < b.id ? -1 : 1);
+  });
+  const users = [...new Set(apps.map((app) => app.user).filter(Boolean)), ...(user ? [user] : [])].sort();
+  const { shown, pager } = paged(found, page, PAGE, (to) => context.set({ page: to || "" }, { again: false }), "applications");
+  const by = (change) => set({ sort: change }, false);
+  const filtered = state || queue || user || q;
+  return [
+    h("h1", {}, "Applications"),
+    h("form", { class: "filters", role: "search", "aria-label": "Filter applications", on: { submit: (event) => event.preventDefault() } },
+      field("Text", h("input", { type: "search", name: "q", value: q, placeholder: "id, queue or user", on: { input: (event) => set({ q: event.target.value }, false) } })),
+      field("State", h("select", { name: "state", value: state, on: { change: (event) => set({ state: event.target.value }) } },
+        options([...ACTIVE, ...OVER, "Rejected", ["all", "All, also over"]], "Active"))),
+      field("Queue", h("select", { name: "queue", value: queue, on: { change: (event) => set({ queue: event.target.value }) } }, options(queue && !queues.includes(queue) ? [...queues, queue] : queues, "All"))),
+      field("User", h("select", { name: "user", value: user, on: { change: (event) => set({ user: event.target.value }, false) } }, options([...new Set(users)], "All"))),
+      filtered ? h("button", { type: "button", class: "quiet", on: { click: () => set({ q: "", state: "", queue: "", user: "" }) } }, "Clear") : null),
+    h("p", { class: "count", role: "status" }, filtered ? `${count(found.length, "application")} of ${grouped(apps.length)}` : count(found.length, "application")),
+    found.length
+      ? h("table", { class: "list apps" },
+          h("caption", { class: "sr" }, "Applications"),
+          h("thead", {}, h("tr", {},
+            sortable("Application", "id", sort, by), sortable("State", "state", sort, by), sortable("Queue", "queue", sort, by, { class: "wide" }), sortable("User", "user", sort, by, { class: "wide" }),
+            sortable("Uses", "used", sort, by, { class: "medium", "data-first": "down" }), sortable("Allocations", "allocations", sort, by, { class: "num medium", "data-first": "down" }),
+            sortable("Asks", "asks", sort, by, { class: "num", "data-first": "down" }), sortable("Came", "submitted", sort, by, { class: "num medium", "data-first": "down" }))),
+          h("tbody", {}, shown.map((app) => row(context, app))))
+      : h("p", { class: "empty" }, filtered ? "No application is like that." : "No application is active."),
+    pager,
+  ];
+}
+
+function row(context, app) {
+  return h("tr", { key: app.id },
+    h("th", { scope: "row" }, h("a", { href: context.link("applications", app.id) }, app.id), h("span", { class: "narrow note" }, dotted(app.queue), ` · ${app.user} · ${ago(app.submitted)}`)),
+    h("td", {}, chip(app.state), app.state === "Rejected" ? h("span", { class: "note" }, app.why) : null),
+    h("td", { class: "wide" }, h("a", { class: "plainlink", href: context.link("queues", app.queue) }, dotted(app.queue))),
+    h("td", { class: "wide any" }, app.user),
+    h("td", { class: "medium" }, quantities(app.used, "–")),
+    h("td", { class: "num medium" }, grouped(app.allocations)),
+    h("td", { class: "num" }, app.asks ? h("a", { class: "more", href: context.link("applications", app.id), title: reason(app.why) }, grouped(app.asks)) : "–"),
+    h("td", { class: "num medium" }, h("time", { title: moment(app.submitted) }, ago(app.submitted))));
+}
+
+// ---- one application ------------------------------------------------------------------------------------------------
+
+async function loadOne(context) {
+  const { memory } = context;
+  let [app, why] = memory.over ? [memory.over, null] : await Promise.all([
+    context.find(["partition", context.partition, "application", context.thing]),
+    context.find(["explain", "application", context.thing], { partition: context.partition }),
+  ]);
+  app ??= await listed(context, why);
+  if (!app) return { kind: "one", app };
+  await follow(context);
+  return { kind: "one", app, why, story: context.memory.story };
+}
+
+/** YuniKorn's path of one application knows none that is over, and no id with a slash: the lists have them. */
+async function listed(context, why) {
+  const at = ["partition", context.partition];
+  const lists = why ? [[...at, "queue", queuePart(why.queue), "applications"]] : [[...at, "applications", "completed"], [...at, "applications", "rejected"]];
+  for (const list of lists) {
+    const app = (await context.get(list)).find((each) => each.applicationID === context.thing);
+    if (app && !why) context.memory.over = app; // it will not change any more
+    if (app) return app;
+  }
+  return null;
+}
+
+/** Reads this application's events: at first the newest so many, then what came since. */
+async function follow(context) {
+  const { memory } = context;
+  const story = (memory.story ??= { events: [], next: null, oldest: null, begun: false, looked: 0, further: false });
+  if (story.next === null) {
+    const newest = (await context.page(["events", "batch"], { count: 1 })).data;
+    story.next = newest.HighestID + 1;
+    story.oldest = story.next;
+    story.instance = newest.InstanceUUID;
+    await back(context, story, EVENTS_LOOKED_AT);
+  }
+  if (story.further) {
+    story.further = false;
+    await back(context, story, EVENTS_LOOKED_AT);
+  }
+  for (let round = 0; round < 10; round += 1) {
+    const { data, headers } = await context.page(["events", "batch"], { start: story.next, count: EVENTS_BATCH });
+    if (data.InstanceUUID !== story.instance) {
+      delete memory.story; // the ids begin anew
+      return;
+    }
+    const records = data.EventRecords ?? [];
+    story.events.push(...records.filter((event) => event.type === 2 && event.objectID === context.thing));
+    story.next = Number(headers.get("x-muster-next-id") ?? story.next + records.length);
+    if (records.length < EVENTS_BATCH) break;
+  }
+}
+
+async function back(context, story, most) {
+  const until = Math.max(0, story.oldest - most);
+  while (story.oldest > until && !story.begun) {
+    const start = Math.max(until, story.oldest - EVENTS_BATCH);
+    const { data } = await context.page(["events", "batch"], { start, count: story.oldest - start });
+    const mine = (data.EventRecords ?? []).filter((event) => event.type === 2 && event.objectID === context.thing);
+    story.events.unshift(...mine);
+    story.begun = mine.some((event) => event.eventChangeType === 1 && event.eventChangeDetail === 203) || start === 0;
+    story.looked += story.oldest - start;
+    story.oldest = start;
+  }
+}
+
+function renderOne(context, { app, why, story }) {
+  const back = h("p", { class: "crumb" }, h("a", { href: context.link("applications") }, "Applications"));
+  if (!app) return [back, h("h1", {}, context.thing), h("p", { class: "empty" }, "There is no such application, or no more: those that are over are forgotten after three days.")];
+  const now = Date.now();
+  const found = life(app, story?.events ?? [], now);
+  const held = app.allocations ?? [];
+  const waiting = (why?.asks ?? []);
+  const ended = app.finishedTime ? ms(app.finishedTime) : now;
+  return [
+    back,
+    h("div", { class: "head" }, h("h1", {}, app.applicationID), chip(app.applicationState)),
+    h("p", { class: "prose" }, why?.message ?? ""),
+    app.rejectedMessage ? h("p", { class: "trouble" }, `Rejected: ${app.rejectedMessage}`) : null,
+    h("dl", { class: "figures" },
+      h("div", { class: "figure" }, h("dt", {}, "Queue"), h("dd", {}, h("a", { href: context.link("queues", app.queueName) }, app.queueName))),
+      figure("User", app.user ?? "–", (app.groups ?? []).join(", ") || null),
+      figure("Came", ago(app.submissionTime, now), moment(app.submissionTime)),
+      figure(app.finishedTime ? "Took" : "For", duration(ended - ms(app.submissionTime))),
+      figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
+      figure("Asks that wait", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
+    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why it waits"), whys(waiting), formerly(why.history ?? [], now)) : null,
+    why?.gang ? gang(why) : null,
+    h("section", { class: "card", "aria-labelledby": "life" },
+      h("h2", { id: "life" }, "Timeline"),
+      timeline(found, { width: context.width - 26, rows: Number(context.params.lanes ?? LANES) || LANES, now }),
+      h("p", { class: "legend" }, h("span", { class: "key wait" }, "asked for"), h("span", { class: "key run" }, "allocated"), h("span", { class: "key bad" }, "preempted, timed out or lost")),
+      found.asks.length > (Number(context.params.lanes) || LANES) ? h("p", {}, h("button", { type: "button", on: { click: () => context.set({ lanes: found.asks.length }, { again: false }) } }, `Show all ${grouped(found.asks.length)} asks`)) : null,
+      story && !story.begun ? h("p", { class: "note" }, `Looked through the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,
+      statesTable(app)),
+    held.length ? allocations(context, held) : null,
+    (app.placeholderData ?? []).length && !why?.gang ? h("p", { class: "note" }, `It had a gang of ${app.placeholderData.map((each) => `${each.count} ${each.taskGroupName}`).join(", ")}.`) : null,
+  ];
+}
+
+/** Sentences that say the same are said once. */
+export function whys(asks) {
+  const groups = new Map();
+  for (const each of asks) {
+    const key = `${each.reason}\n${each.message}`;
+    if (!groups.has(key)) groups.set(key, { ...each, keys: [], wanted: 0 });
+    const group = groups.get(key);
+    group.keys.push(each.allocationKey);
+    group.wanted += each.count;
+    group.since = Math.min(group.since || Infinity, each.since || Infinity);
+  }
+  return h("ul", { class: "whys" }, [...groups.values()].map((each) =>
+    h("li", { key: `${each.reason}${each.message}` },
+      h("p", { class: "prose" }, each.message),
+      h("p", { class: "note" }, h("b", {}, reason(each.reason)), ` · ${count(each.wanted, "allocation")} of ${resource(each.resource)}`,
+        Number.isFinite(each.since) && each.since ? ` · for ${duration(Date.now() - ms(each.since))}` : "",
+        h("span", { class: "keys" }, ` · ${each.keys.slice(0, 3).join(", ")}${each.keys.length > 3 ? ` and ${grouped(each.keys.length - 3)} more` : ""}`)))));
+}
+
+/** What its asks waited for, and until when. */
+function formerly(history, now) {
+  if (history.length < 2) return null;
+  return h("details", {}, h("summary", {}, "What it has waited for so far"),
+    h("table", { class: "list" }, h("caption", { class: "sr" }, "Reasons so far"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Reason"), h("th", { scope: "col", class: "medium" }, "Where"), h("th", { scope: "col" }, "From"), h("th", { scope: "col", class: "num" }, "For"))),
+      h("tbody", {}, history.map((each, at) => h("tr", { key: at },
+        h("th", { scope: "row" }, reason(each.reason), h("span", { class: "note" }, [each.resourceType, each.who].filter(Boolean).join(" · "))),
+        h("td", { class: "medium" }, each.limitQueue || "–"), h("td", {}, moment(each.since)),
+        h("td", { class: "num" }, duration((each.until ? ms(each.until) : now) - ms(each.since)), each.until ? null : h("span", { class: "note" }, "still")))))));
+}
+
+function gang({ gang: found, replacements }) {
+  return h("section", { class: "card", "aria-labelledby": "gang" },
+    h("h2", { id: "gang" }, "Gang"),
+    h("p", { class: "prose" }, found.message),
+    found.taskGroups.map((each) => h("dl", { class: "figures", key: each.taskGroup },
+      figure("Task group", each.taskGroup, `${resource(each.resource)} each`), figure("Placeholders", grouped(each.asked)),
+      [["Pending", each.pending], ["On nodes", each.held], ["Replaced", each.replaced], ["Timed out", each.timedOut], ["Lost", each.lost]].filter(([, value]) => value).map(([name, value]) => figure(name, grouped(value))))),
+    replacements?.length ? h("details", {}, h("summary", {}, count(replacements.length, "replacement")), h("ul", { class: "plain" }, replacements.slice(0, 100).map((each) => h("li", {}, each.message)))) : null);
+}
+
+function statesTable(app) {
+  const log = app.stateLog ?? [];
+  return h("details", {}, h("summary", {}, "States"),
+    h("table", { class: "list" }, h("caption", { class: "sr" }, "States of the application"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "State"), h("th", { scope: "col" }, "From"), h("th", { scope: "col", class: "num" }, "For"))),
+      h("tbody", {}, log.map((each, at) => h("tr", { key: at }, h("th", { scope: "row" }, chip(each.applicationState)), h("td", {}, moment(each.time)),
+        h("td", { class: "num" }, log[at + 1] ? duration(ms(log[at + 1].time - each.time)) : "–"))))));
+}
+
+function allocations(context, held) {
+  const { shown, pager } = paged(held, Number(context.params.page ?? 0) || 0, PAGE, (to) => context.set({ page: to || "" }, { again: false }), "allocations");
+  return h("section", { class: "card", "aria-labelledby": "held" },
+    h("h2", { id: "held" }, "Allocations"),
+    h("table", { class: "list" }, h("caption", { class: "sr" }, "Allocations of the application"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Key"), h("th", { scope: "col" }, "Node"), h("th", { scope: "col", class: "medium" }, "Takes"), h("th", { scope: "col", class: "num" }, "Since"))),
+      h("tbody", {}, shown.map((each) => h("tr", { key: `${each.allocationKey} ${each.uuid ?? ""}` },
+        h("th", { scope: "row" }, each.allocationKey, each.placeholder ? h("span", { class: "note" }, `placeholder of ${each.taskGroupName}`) : null),
+        h("td", {}, h("a", { class: "plainlink", href: context.link("nodes", each.nodeId) }, each.nodeId)),
+        h("td", { class: "medium" }, quantities(each.resource)),
+        h("td", { class: "num" }, ago(each.bindTime ?? each.allocationTime)))))),
+    pager);
+}

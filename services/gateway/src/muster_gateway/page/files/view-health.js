@@ -1,0 +1,62 @@
+// How Muster itself does: its gateway, its checks, its processes, and who is registered.
+
+import { h } from "./dom.js";
+import { ago, bytes, count, duration, grouped } from "./format.js";
+import { chip, figure } from "./parts.js";
+
+export const title = "Health";
+export const every_ms = 5000;
+// There is something to say without any resource manager.
+export const alone = true;
+
+export async function load(context) {
+  const known = context.managers.some((each) => each.rmID === context.rm);
+  const [gateway, checks, managers, snapshot] = await Promise.all([
+    context.text("/health"),
+    context.get(["scheduler", "healthcheck"], { rm: "" }),
+    context.get(["resource-managers"], { rm: "" }),
+    known ? context.get(["metrics", "snapshot"], { sections: "scheduler,runtime", partition: context.partition }) : null,
+  ]);
+  return { gateway, checks, managers, snapshot };
+}
+
+export function render(context, { gateway, checks, managers, snapshot }) {
+  const [state, ...problems] = gateway.trim().split("\n");
+  const failed = checks.HealthChecks.filter((each) => !each.Succeeded);
+  return [
+    h("h1", {}, "Health"),
+    h("section", { class: "card", "aria-labelledby": "gateway" },
+      h("div", { class: "head" }, h("h2", { id: "gateway" }, "Gateway"), chip(state === "SERVING" ? "Serving" : "Not serving")),
+      problems.length ? h("ul", { class: "plain" }, problems.map((each) => h("li", { class: "trouble" }, each))) : h("p", { class: "empty" }, state === "SERVING" ? "Everything of this process works." : state)),
+    h("section", { class: "card", "aria-labelledby": "checks" },
+      h("div", { class: "head" }, h("h2", { id: "checks" }, "Checks of the state"), chip(checks.Healthy ? "Healthy" : `${failed.length} failed`)),
+      h("table", { class: "list checks" }, h("caption", { class: "sr" }, "Health checks"),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "What must hold"), h("th", { scope: "col" }, "Holds"), h("th", { scope: "col" }, "Found"))),
+        h("tbody", {}, checks.HealthChecks.map((each, at) => h("tr", { key: at },
+          h("th", { scope: "row" }, each.Description, h("span", { class: "note" }, each.Name)),
+          h("td", {}, each.Succeeded ? h("span", { class: "yes" }, "✓ yes") : h("span", { class: "no" }, "✗ no")),
+          h("td", {}, each.DiagnosisMessage)))))),
+    h("section", { class: "card", "aria-labelledby": "rms" },
+      h("h2", { id: "rms" }, "Resource managers"),
+      managers.length
+        ? h("table", { class: "list" }, h("caption", { class: "sr" }, "Registered resource managers"),
+            h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Resource manager"), h("th", { scope: "col" }, "Life"), h("th", { scope: "col", class: "medium" }, "Callbacks"), h("th", { scope: "col", class: "num medium" }, "Registrations"), h("th", { scope: "col", class: "num" }, "Since"))),
+            h("tbody", {}, managers.map((each) => h("tr", { key: each.rmID },
+              h("th", { scope: "row" }, h("a", { href: `#/overview?rm=${encodeURIComponent(each.rmID)}` }, each.rmID), h("span", { class: "note" }, [each.version, each.policyGroup].filter(Boolean).join(" · "))),
+              h("td", {}, chip(each.life.charAt(0) + each.life.slice(1).toLowerCase()), each.held ? h("span", { class: "note" }, `paused by an operator${each.heldReason ? `: ${each.heldReason}` : ""}`) : null),
+              h("td", { class: "medium" }, each.callbacksConnected ? each.callbacks.join(", ") || "connected" : h("span", { class: "faint" }, "none")),
+              h("td", { class: "num medium" }, grouped(each.registrations)), h("td", { class: "num" }, ago(each.registered))))))
+        : h("p", { class: "empty" }, "No resource manager is registered.")),
+    snapshot ? processes(snapshot) : null,
+  ];
+}
+
+function processes({ runtime, scheduler: { tally } }) {
+  return h("section", { class: "card", "aria-labelledby": "process" },
+    h("h2", { id: "process" }, "Process and counts"),
+    h("dl", { class: "figures" },
+      runtime.processes.map((each) => [figure(`Memory of ${each.name}`, bytes(each.memoryBytes), `${each.host}, pid ${each.pid}`), figure("Up", duration(each.uptimeSeconds * 1000)), figure("CPU", duration(each.cpuSeconds * 1000))]),
+      figure("View behind", runtime.viewLagRecords ? count(runtime.viewLagRecords, "record") : "nothing"),
+      figure("Allocated so far", grouped(tally.allocated)), figure("Released", grouped(tally.released)), figure("Preempted", grouped(tally.preempted)),
+      figure("Timed out", grouped(tally.timedOut)), figure("Replaced", grouped(tally.replaced)), figure("Applications rejected", grouped(tally.applicationsRejected)), figure("Asks rejected", grouped(tally.asksRejected)), figure("Events", grouped(tally.events))));
+}

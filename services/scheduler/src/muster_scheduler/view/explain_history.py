@@ -1,0 +1,204 @@
+"""What an ask, an application and a queue waited for, and when: from what the lists and applications kept of it.
+
+(``core/past.py`` says what is kept, and where. What nobody waits for any more is nowhere.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from muster_scheduler.core.objects import Application, Ask, AskGroup, Queue
+from muster_scheduler.core.past import PAST_KEPT, Past, PastReason
+from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.resources import saturated
+from muster_scheduler.view.explain_dao import EpisodeDao, PastDao
+from muster_scheduler.view.explain_gang import waiting_for_placeholders
+
+# What took less does not count: the moment between two looks.
+_MOMENT_NS = 1_000_000_000
+# Of a queue or an application, whose asks waited for many things.
+EPISODES_MAX = 20
+
+
+# ---- of an ask -------------------------------------------------------------------------------------------------------
+
+
+def of_ask(wanted: Ask, reason: Reason) -> list[PastDao]:
+    """What it waited for before ``reason``, the oldest first.
+
+    What held back the application as a whole held back the ask, whatever its list says of the same time; what its
+    application kept of a list that is no more comes last.
+    """
+    app, group = wanted.app, wanted.group
+    own = app.past if app.reason is None or app.reason is reason else (*app.past, _open(app.reason, reason))
+    waitlist = app.queue.waitlists.get(group.wait_key) if group is not None else None
+    listed: Past = waitlist.past if waitlist is not None else ()
+    if waitlist is not None and waitlist.reason is not None and waitlist.reason is not reason:
+        listed = (*listed, _open(waitlist.reason, reason))
+    if not own and not listed:
+        return []
+    sources = (
+        [each for each in own if each.shape is None],
+        listed,
+        [each for each in own if each.shape == wanted.shape],
+    )
+    found: list[PastDao] = []
+    taken: list[tuple[int, int]] = []
+    for past in sources:
+        for each in past:
+            since_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, reason.since_ns)
+            for start_ns, end_ns in _left(since_ns, until_ns, taken):
+                if end_ns - start_ns >= _MOMENT_NS:
+                    found.append(_past(each.reason, start_ns, end_ns))
+        taken = [(each.since, each.until) for each in found]
+    found.sort(key=lambda each: each.since)
+    return found[-PAST_KEPT:]
+
+
+def _open(recorded: Reason, reason: Reason) -> PastReason:
+    """Recorded as the one that holds, while another one does (an operator's pause)."""
+    return PastReason(recorded, reason.since_ns)
+
+
+def _left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The parts of a time that are not taken."""
+    for start_ns, end_ns in sorted(taken):
+        if since_ns < start_ns:
+            yield since_ns, min(until_ns, start_ns)
+        since_ns = max(since_ns, end_ns)
+    if since_ns < until_ns:
+        yield since_ns, until_ns
+
+
+def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
+    return PastDao(
+        reason=reason.code.value,
+        resource_type=reason.resource_type,
+        asked=saturated(reason.asked),
+        used=saturated(reason.used),
+        limit=saturated(reason.limit),
+        free=saturated(reason.free),
+        promised=saturated(reason.promised),
+        limit_queue=reason.queue,
+        who=reason.who,
+        node=reason.node,
+        nodes=reason.nodes,
+        reserved_nodes=reason.reserved,
+        since=since_ns,
+        until=until_ns,
+        message=reason.sentence(),
+    )
+
+
+# ---- of an application, of a queue -----------------------------------------------------------------------------------
+
+
+class _About(NamedTuple):
+    """What is one reason for all who wait for it."""
+
+    code: str
+    queue: str
+    who: str
+    resource_type: str
+
+
+class _Times:
+    """When somebody waited for something: pieces that overlap become one."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[_About, list[tuple[int, int]]] = {}
+        self._asks: dict[_About, int] = {}
+
+    def past(self, past: Past, since_ns: int) -> None:
+        """What is over, as far as it was not before somebody came."""
+        for each in past:
+            start_ns = max(each.reason.since_ns, since_ns)
+            if each.until_ns - start_ns >= _MOMENT_NS:
+                self._pieces.setdefault(_about(each.reason), []).append((start_ns, each.until_ns))
+
+    def now(self, reason: Reason, asks: int, since_ns: int) -> None:
+        """What so many asks wait for."""
+        about = _about(reason)
+        self._pieces.setdefault(about, []).append((max(reason.since_ns, since_ns), 0))
+        self._asks[about] = self._asks.get(about, 0) + asks
+
+    def told(self) -> list[EpisodeDao]:
+        """The last ones, in the order in which they began."""
+        found = []
+        for about, pieces in self._pieces.items():
+            asks = self._asks.get(about, 0)
+            for since_ns, until_ns in _joined(pieces):
+                found.append(
+                    EpisodeDao(
+                        reason=about.code,
+                        resource_type=about.resource_type,
+                        limit_queue=about.queue,
+                        who=about.who,
+                        since=since_ns,
+                        until=until_ns,
+                        asks=0 if until_ns else asks,
+                    )
+                )
+        # What goes on is told first of all, were there ever so much of the past.
+        found.sort(key=lambda each: (not each.until, each.until, each.since))
+        return sorted(found[-EPISODES_MAX:], key=lambda each: (each.since, each.until, each.reason))
+
+
+def _about(reason: Reason) -> _About:
+    return _About(reason.code.value, reason.queue, reason.who, reason.resource_type)
+
+
+def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Until 0: it goes on. A moment between two does not part them."""
+    ordered = sorted(pieces)
+    since_ns, until_ns = ordered[0]
+    for start_ns, end_ns in ordered[1:]:
+        if until_ns and start_ns - until_ns >= _MOMENT_NS:
+            yield since_ns, until_ns
+            since_ns, until_ns = start_ns, end_ns
+        elif until_ns:
+            until_ns = max(until_ns, end_ns) if end_ns else 0
+    yield since_ns, until_ns
+
+
+def of_application(app: Application, reason_of: Callable[[Ask], Reason]) -> list[EpisodeDao]:
+    """What it and its asks wait and waited for: O(its groups of asks)."""
+    times = _Times()
+    _add(app, times, reason_of)
+    return times.told()
+
+
+def of_queue(queue: Queue, reason_of: Callable[[Ask], Reason]) -> list[EpisodeDao]:
+    """What waits and waited in it and below, of what still does: O(groups of asks)."""
+    times = _Times()
+    for app in _applications(queue):
+        _add(app, times, reason_of)
+    return times.told()
+
+
+def _applications(queue: Queue) -> Iterator[Application]:
+    yield from queue.applications.values()
+    for child in queue.children.values():
+        yield from _applications(child)
+
+
+def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason]) -> None:
+    times.past(app.past, app.submitted_ns)
+    for group in app.groups.values():
+        head = group.head()
+        if head is not None:  # those of a group share one reason
+            reason = reason_of(head)
+            times.now(reason, group.asks, head.created_ns)
+            _add_list(group, reason, head.created_ns, times)
+    for wanted in waiting_for_placeholders(app):
+        times.now(reason_of(wanted), 1, wanted.created_ns)
+
+
+def _add_list(group: AskGroup, reason: Reason, created_ns: int, times: _Times) -> None:
+    waitlist = group.app.queue.waitlists.get(group.wait_key)
+    if waitlist is None:
+        return
+    times.past(waitlist.past, created_ns)
+    if waitlist.reason is not None and waitlist.reason is not reason:
+        times.past((_open(waitlist.reason, reason),), created_ns)

@@ -1,0 +1,92 @@
+"""What a reason's figures are now: it was recorded when the scheduler looked last, which may be long ago."""
+
+from __future__ import annotations
+
+from muster_scheduler.core.objects import Application, Ledger
+from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.resources import UNLIMITED, saturated
+from muster_scheduler.core.words import amounts, count, lasted, plain
+from muster_scheduler.view.explain_dao import NowDao
+from muster_scheduler.view.explain_gang import promised_at
+
+_NODES = frozenset({ReasonCode.NO_NODE_HAS_ROOM, ReasonCode.LARGER_THAN_ANY_NODE})
+_LIMITS = frozenset({ReasonCode.QUEUE_MAX, ReasonCode.USER_LIMIT, ReasonCode.GROUP_LIMIT, ReasonCode.GANG_ROOM})
+_MAXIMA = frozenset(
+    {ReasonCode.QUEUE_MAX_APPLICATIONS, ReasonCode.USER_MAX_APPLICATIONS, ReasonCode.GROUP_MAX_APPLICATIONS}
+)
+
+
+class Present:
+    """The figures of now, each found once for one answer: those of nodes cost O(nodes)."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._nodes: dict[int, NowDao] = {}
+        self._known: dict[int, NowDao | None] = {}
+
+    def of(self, app: Application, reason: Reason) -> NowDao | None:
+        """None: there is nothing to count, or what it was is there no more.
+
+        :param reason: of which the caller keeps hold: it is known again by its identity.
+        """
+        key = id(reason)
+        if key not in self._known:
+            self._known[key] = self._find(app, reason)
+        return self._known[key]
+
+    def _find(self, app: Application, reason: Reason) -> NowDao | None:
+        if reason.code in _MAXIMA:
+            ledger = self._ledger(app, reason)
+            return None if ledger is None else _now(used=ledger.running_applications, limit=ledger.max_applications)
+        number = self._partition.types.numbers.get(reason.resource_type)
+        if number is None:
+            return None
+        if reason.code in _LIMITS:
+            ledger = self._ledger(app, reason)
+            return None if ledger is None else self._of_ledger(ledger, number, reason)
+        if reason.code in _NODES:
+            if number not in self._nodes:
+                usable = [node for node in self._partition.nodes.values() if node.usable]
+                free = max((node.available[number] for node in usable), default=0)
+                self._nodes[number] = _now(free=free, limit=max((node.capacity[number] for node in usable), default=0))
+            return self._nodes[number]
+        if reason.code is ReasonCode.REQUIRED_NODE_FULL:
+            node = self._partition.nodes.get(reason.node)
+            return None if node is None else _now(free=node.available[number], limit=node.capacity[number])
+        return None
+
+    def _ledger(self, app: Application, reason: Reason) -> Ledger | None:
+        if not reason.who:
+            return self._partition.queues.get(reason.queue)
+        found = (each for each in app.trackers if each.path == reason.queue and each.who == reason.who)
+        return next(found, None)
+
+    def _of_ledger(self, ledger: Ledger, number: int, reason: Reason) -> NowDao:
+        limit = ledger.limit[number]
+        promised = promised_at(self._partition, ledger, number) if reason.code is ReasonCode.GANG_ROOM else 0
+        return _now(used=ledger.allocated[number], limit=0 if limit >= UNLIMITED else limit, promised=promised)
+
+
+def _now(*, used: int = 0, limit: int = 0, free: int = 0, promised: int = 0) -> NowDao:
+    return NowDao(
+        used=saturated(used), limit=saturated(limit), free=saturated(max(free, 0)), promised=saturated(promised)
+    )
+
+
+def moved(reason: Reason, now: NowDao | None, now_ns: int) -> str:
+    """What is to be said when the figures are others by now; "": they are not."""
+    if now is None or (now.used, now.limit, now.free) == (reason.used, reason.limit, reason.free):
+        return ""
+    ago = f"That was {lasted(now_ns - (reason.as_of_ns or reason.since_ns))} ago; now"
+    if reason.code in _MAXIMA:
+        return f"{ago} {count(now.used, 'application')} of {now.limit:,} {'runs' if now.used == 1 else 'run'} there."
+    kind = reason.resource_type
+    used, limit, free = amounts(kind, now.used, now.limit, now.free)
+    if reason.code is ReasonCode.REQUIRED_NODE_FULL:
+        return f"{ago} {free} of {limit} are free there."
+    if reason.code in _NODES:
+        return f"{ago} one has {free} free, and the largest has {limit} in all."
+    if not now.limit:
+        return f"{ago} there is no such limit."
+    return f"{ago} {plain(kind, now.used)} of {limit} are used." if used else ""

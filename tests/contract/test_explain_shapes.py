@@ -1,0 +1,197 @@
+"""What ``/ws/v1/explain/*`` says has its shape, and its words are true: each figure in them is in a field, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from contract import explain_shapes as shapes
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.words import amount, count, lasted, listed
+from unit.view import explained
+
+STORIES: dict[str, Callable[[], dict[str, Any]]] = {
+    **{code.value: lambda make=make: make().json() for code, make in explained.REASONS.items()},  # type: ignore[misc]
+    **{no.value: lambda make=make: make().json() for no, make in explained.NOES.items()},  # type: ignore[misc]
+    **{rule.value: make for rule, make in explained.RULES.items()},
+    "one after another": explained.one_after_another,
+    "victims": explained.with_victims,
+    "a queue": explained.a_queue,
+    "a gang": explained.a_gang,
+}
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_UNITS = ("cores", "core", "bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_shape_is_whole_and_has_nothing_else(story: str) -> None:
+    value = STORIES[story]()
+    msgspec.convert(value, shapes.told_apart(value), strict=True)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_each_figure_of_the_words_is_in_a_field(story: str) -> None:
+    value = STORIES[story]()
+    known = set(_figures(value))
+    for name in ("sentence", "message"):
+        text = _without_names(value[name], value)
+        for found in _NUMBER.finditer(text):
+            unit = text[found.end() :].lstrip().split(" ")[0].rstrip(".,;%")
+            said = f"{found[0]} {unit}" if unit in _UNITS else found[0]
+            assert said in known, f"{said!r} of {value[name]!r} is in no field"
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_it_is_one_sentence_in_english(story: str) -> None:
+    sentence, message = (STORIES[story]()[name] for name in ("sentence", "message"))
+    assert ". " not in sentence, "one sentence"
+    for text in (sentence, message):
+        assert re.fullmatch(r"[A-Z].*[.]", text)
+        assert "  " not in text
+        assert not re.search(r"\b1 (applications|nodes|placeholders|asks|allocations|cores|seconds|minutes)\b", text)
+        assert not re.search(r"\b(0|[2-9]|\d\d+) (application|node|placeholder|ask|allocation|core|minute)\b", text)
+
+
+def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
+    """Every figure of the typed part, as words may have it."""
+    if isinstance(value, dict):
+        kind, at_ns = value.get("resourceType", kind), value.get("at", at_ns)
+        for name in ("since", "waitingSince", "asOf"):
+            if name in value:
+                yield from _numbers(lasted(at_ns - value[name]))
+        yield count(len(value.get("preemption", {}).get("victims", ())), "").strip()
+        yield str(sum(value["asks"].values())) if isinstance(value.get("asks"), dict) else ""
+        if "taskGroups" in value:
+            yield from _of_a_gang(value["taskGroups"])
+        for name, each in value.items():
+            named = isinstance(each, int) and "resourceType" not in value
+            yield from _figures(each, name if named else kind, at_ns)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _figures(each, kind, at_ns)
+    elif isinstance(value, float):
+        yield f"{value * 100:.0f}"
+    elif isinstance(value, int):
+        yield f"{value:,}"
+        yield amount(kind, value)
+
+
+def _of_a_gang(groups: list[dict[str, Any]]) -> Iterator[str]:
+    """Its words sum up its task groups."""
+    for name in ("asked", "pending", "held", "leaving", "replaced", "timedOut", "lost"):
+        yield str(sum(each[name] for each in groups))
+    yield str(sum(each["held"] - each["leaving"] for each in groups))
+
+
+def _numbers(text: str) -> list[str]:
+    return _NUMBER.findall(text)
+
+
+def _without_names(text: str, value: Any) -> str:
+    """Ids have digits that are no figures."""
+    for name in sorted(set(_texts(value)), key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "", text)
+    return text
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name not in ("message", "sentence"):
+                yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str) and value:
+        yield value
+        yield from value.split("/")
+
+
+# ---- by a table of typed reasons -----------------------------------------------------------------------------------
+
+FULL = Reason(
+    ReasonCode.NO_NODES, "root.q", "vcore", asked=11_000, used=12_000, limit=13_000, free=14_000, who="w", node="n",
+    nodes=15, reserved=16, promised=17_000, task_group="t", placed=18, members=19, placeholder="p", said="s",
+)  # fmt: skip
+# Which of a reason's figures stand in its clause.
+CLAUSES = {
+    ReasonCode.WAITING_FOR_TURN: (),
+    ReasonCode.NO_NODES: (),
+    ReasonCode.LARGER_THAN_ANY_NODE: ("asked", "limit"),
+    ReasonCode.NO_NODE_HAS_ROOM: ("asked", "free"),
+    ReasonCode.FREE_RESOURCES_SCATTERED: (),
+    ReasonCode.QUEUE_MAX: ("used", "limit", "asked"),
+    ReasonCode.QUEUE_MAX_APPLICATIONS: ("used", "limit"),
+    ReasonCode.USER_LIMIT: ("used", "limit", "asked"),
+    ReasonCode.GROUP_LIMIT: ("used", "limit", "asked"),
+    ReasonCode.USER_MAX_APPLICATIONS: ("used", "limit"),
+    ReasonCode.GROUP_MAX_APPLICATIONS: ("used", "limit"),
+    ReasonCode.REQUIRED_NODE_UNKNOWN: (),
+    ReasonCode.REQUIRED_NODE_FULL: ("asked", "free", "limit"),
+    ReasonCode.RESERVED_FOR_OTHERS: (),
+    ReasonCode.GANG_ROOM: ("used", "limit", "promised", "asked"),
+    ReasonCode.GANG_FORMING: ("placed", "members"),
+    ReasonCode.PLACEHOLDER_LEAVING: (),
+    ReasonCode.PLACEHOLDER_STUCK: (),
+    ReasonCode.RM_ASKED: (),
+    ReasonCode.REFUSED_BY_RM: ("nodes",),
+    ReasonCode.QUEUE_STOPPED: (),
+    ReasonCode.RM_STOPPED: (),
+    ReasonCode.RM_ABSENT: (),
+    ReasonCode.RM_HELD: (),
+    ReasonCode.SOURCE_LISTING: (),
+}
+_OF_A_TYPE = {"asked", "used", "limit", "free", "promised"}
+_MAXIMA = {
+    ReasonCode.QUEUE_MAX_APPLICATIONS,
+    ReasonCode.USER_MAX_APPLICATIONS,
+    ReasonCode.GROUP_MAX_APPLICATIONS,
+}
+
+
+@pytest.mark.parametrize("code", ReasonCode)
+@pytest.mark.parametrize("kind", ["vcore", "memory", "license"])
+def test_the_clause_of_a_reason_has_its_figures_in_their_units(code: ReasonCode, kind: str) -> None:
+    reason = replace(FULL, code=code, resource_type=kind)
+    clause = reason.clause()
+    for name in CLAUSES[code]:
+        value = getattr(reason, name)
+        bare = name not in _OF_A_TYPE or code in _MAXIMA
+        assert (f"{value:,}" if bare else amount(kind, value)) in clause, name
+    figures = _NUMBER.findall(clause)
+    assert len(figures) == len(CLAUSES[code]), f"{clause}: and no other figure"
+    assert clause[0].islower()
+    assert not clause.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (amount("vcore", 4_000), "4 cores"), (amount("vcore", 1_000), "1 core"), (amount("vcore", 1_500), "1.5 cores"),
+        (amount("vcore", 5), "0.005 cores"), (amount("vcore", 0), "0 cores"),
+        (amount("vcore", 2_000_000), "2,000 cores"),
+        (amount("memory", 1), "1 byte"), (amount("memory", 0), "0 bytes"), (amount("memory", 16 << 30), "16 GiB"),
+        (amount("memory", 1_000_000_000), "953.7 MiB"), (amount("hugepages-2Mi", 2 << 20), "2 MiB"),
+        (amount("ephemeral-storage", 3 << 40), "3 TiB"), (amount("license", 1_200), "1,200 license"),
+        (lasted(0), "less than a second"), (lasted(999_999_999), "less than a second"),
+        (lasted(1_000_000_000), "1 second"),
+        (lasted(180_000_000_000), "3 minutes"), (lasted(3_665_000_000_000), "1 hour 1 minute"),
+        (lasted(3_605_000_000_000), "1 hour"), (lasted(200_000_000_000_000), "2 days 7 hours"),
+        (listed([]), ""), (listed(["a"]), "a"), (listed(["a", "b"]), "a and b"),
+        (listed(["a", "b", "c"]), "a, b and c"),
+        (count(1, "ask"), "1 ask"), (count(2_000, "ask"), "2,000 asks"), (count(0, "ask"), "0 asks"),
+    ],
+)  # fmt: skip
+def test_quantities_and_times_as_people_read_them(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_what_differs_looks_different() -> None:
+    reason = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", "memory", asked=(16 << 30) + 1, free=16 << 30)
+    assert reason.clause() == ("it asks for 17,179,869,185 bytes, and no node has more than 17,179,869,184 bytes free")
+    reason = Reason(ReasonCode.NO_NODE_HAS_ROOM, "", "memory", asked=(16 << 30) + (1 << 24), free=16 << 30)
+    assert reason.clause() == "it asks for 16.02 GiB, and no node has more than 16 GiB free"

@@ -1,0 +1,56 @@
+"""Each view on a screen and on a phone, light and dark: pictures for people, and what can be measured of their looks.
+
+The pictures are in .artefacts/page: git ignores it, continuous integration keeps it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page.conftest import SHOTS, Opened
+from page.world import Up
+from playwright.async_api import expect
+
+# View, and what of it is there when it is drawn.
+VIEWS = {
+    "overview": ("#/overview?rm=prod", ".gauge"),
+    "queues": ("#/queues?rm=prod", ".tree"),
+    "queue": ("#/queues/root.prod.batch?rm=prod", ".detail .prose"),
+    "applications": ("#/applications?rm=prod", ".apps"),
+    "application": ("#/applications/train-vision?rm=prod", "svg.timeline"),
+    "application-search": ("#/applications/search?rm=prod", "svg.timeline"),
+    "application-waits": ("#/applications/notebook-ben?rm=prod", "svg.timeline"),
+    "nodes": ("#/nodes?rm=large", "canvas"),
+    "node": ("#/nodes/gpu-00?rm=prod", ".detail .prose"),
+    "pending": ("#/pending?rm=prod", ".waits"),
+    "events": ("#/events?rm=prod", ".events li"),
+    "health": ("#/health?rm=prod", ".checks"),
+}
+LOOKS = {"light": (1280, False), "dark": (1280, True), "phone": (360, False)}
+CONTROLS = (Path(__file__).parent / "controls.js").read_text()
+SMALL = """() => [...document.querySelectorAll('body *')]
+  .filter((one) => [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+  .filter((one) => parseFloat(getComputedStyle(one).fontSize) < 12).map((one) => one.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_each_view_can_be_read(muster: Up, opened: Opened, look: str) -> None:
+    """Each text stands out 4.5 to 1 (WCAG AA) and has 12 pixels, each control has a name, nothing is too wide."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    width, dark = LOOKS[look]
+    page = await opened(muster.http, width=width, dark=dark)
+    problems: dict[str, Any] = {}
+    for name, (address, drawn) in VIEWS.items():
+        await page.evaluate("(address) => { location.hash = address; }", address)
+        await expect(page.locator(f"main {drawn}").first).to_be_visible()
+        await page.screenshot(path=SHOTS / f"{name}-{look}.png", full_page=name != "events")
+        found = await page.evaluate(CONTROLS)
+        found += [f"small: {one}" for one in await page.evaluate(SMALL)]
+        wide = await page.evaluate("() => document.documentElement.scrollWidth")
+        if wide > width:
+            found.append(f"wide: {wide}")
+        if found:
+            problems[name] = found
+    assert problems == {}

@@ -1,0 +1,280 @@
+"""What each view shows of a real Muster, and that a link to a state of it leads there again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core.reasons import ReasonCode
+from page.conftest import Opened
+from page.world import HOSTILE, HOSTILE_APP, NODES, Up
+from playwright.async_api import Page, expect
+
+PROD = "rm=prod"
+EVENTS = Path(__file__).parents[2] / "docs" / "events.md"
+
+
+async def _meters(page: Page, where: str) -> dict[str, int]:
+    found = page.locator(f"{where} [role=meter]")
+    return {
+        await one.get_attribute("aria-label") or "": int(await one.get_attribute("aria-valuenow") or -1)
+        for one in await found.all()
+    }
+
+
+async def test_the_overview_has_gauges_states_reasons_and_plots(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/overview?{PROD}")
+    await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    await expect(page.locator(".gauge")).to_have_count(3)
+    meters = await _meters(page, ".gauges")
+    assert meters == {"vcore allocated": 39, "memory allocated": 23, "nvidia.com/gpu allocated": 66}
+    await expect(page.locator(".gauge", has_text="vcore")).to_contain_text("299 of 753 cores +270 wanted")
+    figures = page.locator(".figures")
+    await expect(figures).to_contain_text(re.compile(r"Nodes\s*26\s*1 draining"))
+    await expect(figures).to_contain_text(re.compile(r"Asks that wait\s*42"))
+    await expect(page.locator(".states")).to_contain_text("Running9")
+    await expect(page.locator(".reasons li").first).to_contain_text("A queue is at its max33")
+    plots = page.locator(".plot svg")
+    await expect(plots).to_have_count(2)
+    await expect(plots.first).to_have_attribute("aria-label", re.compile(r"Running applications: 9 now; least \d+"))
+    assert await page.locator(".plot path.line").count() == 2
+
+
+async def test_queues_are_a_tree_that_closes_and_opens(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/queues?{PROD}")
+    rows = page.locator(".tree tbody tr")
+    await expect(rows).to_have_count(9)
+    batch = rows.filter(has=page.get_by_role("link", name="batch", exact=True))
+    await expect(batch).to_contain_text("96 of 96")
+    await expect(batch).to_contain_text("3 of 3 run")
+    web = rows.filter(has=page.get_by_role("link", name="web", exact=True))
+    await expect(web).to_contain_text("guaranteed 120")
+    assert await web.locator(".meter .mark").count() == 2
+    fold = page.get_by_role("button", name="Queues below root.prod")
+    await fold.focus()
+    await page.keyboard.press("ArrowLeft")
+    await expect(rows).to_have_count(6)
+    await expect(fold).to_have_attribute("aria-expanded", "false")
+    await expect(fold).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(rows).to_have_count(9)
+    await batch.get_by_role("link").click()
+    await expect(page.locator(".detail .prose")).to_contain_text("It runs as many applications as it may, 3.")
+    assert page.url.endswith("#/queues/root.prod.batch?rm=prod")
+
+
+async def test_applications_are_found_by_queue_state_user_and_text(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/applications?{PROD}")
+    rows = page.locator(".apps tbody tr")
+    await expect(rows.filter(has_text="storefront")).to_have_count(1)
+    await page.get_by_label("State").select_option("Running")
+    await expect(rows).to_have_count(9)
+    await page.get_by_label("Queue").select_option("root.prod")
+    await expect(rows).to_have_count(6)
+    await page.get_by_label("State").select_option("")
+    await page.get_by_label("User").select_option("bat")
+    await expect(rows).to_have_count(4)
+    await page.get_by_label("Text").fill("BATCH-3")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text("Accepted")
+    again = await opened(page.url)
+    await expect(again.locator(".apps tbody tr")).to_have_count(1)
+    await expect(again.get_by_label("Text")).to_have_value("BATCH-3")
+    await expect(again.get_by_label("User")).to_have_value("bat")
+    await page.get_by_role("button", name="Clear").click()
+    await page.get_by_label("State").select_option("Rejected")
+    await expect(rows).to_have_count(1)
+    await rows.get_by_role("link", name="lost").click()
+    await expect(page.locator("main")).to_contain_text("Rejected: ")
+    await page.go_back()
+    await page.get_by_label("State").select_option("Failed")
+    await expect(rows).to_contain_text("etl-gang")
+    await page.get_by_label("State").select_option("all")
+    await expect(rows).to_have_count(15)
+    await page.get_by_label("State").select_option("")
+    await page.get_by_role("button", name="Asks").click()
+    await expect(rows.first).to_contain_text("batch-3")
+    await expect(page.get_by_role("columnheader", name="Asks")).to_have_attribute("aria-sort", "descending")
+
+
+async def test_an_application_has_its_life_drawn(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/applications/search?{PROD}")
+    drawing = page.locator("svg.timeline")
+    await expect(drawing).to_have_attribute(
+        "aria-label", re.compile(r"New, Accepted, Running. 29 asks in all, 21 alloc")
+    )
+    # 24 at first; 8 of them are over, which only events know; 5 came later.
+    assert await drawing.locator("rect.run").count() == 29
+    assert await drawing.locator("rect.run.released").count() == 8
+    assert await drawing.locator("rect.state.running").count() == 1
+    await page.locator("summary", has_text="States").click()
+    await expect(page.get_by_role("table", name="States of the application")).to_contain_text("Accepted")
+    await expect(page.get_by_role("table", name="Allocations of the application").locator("tbody tr")).to_have_count(21)
+
+
+async def test_a_gang_is_told_and_placeholders_made_room(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/applications/train-vision?{PROD}")
+    await expect(page.locator("section", has=page.get_by_role("heading", name="Gang"))).to_contain_text("Replaced4")
+    await expect(page.locator("svg.timeline rect.run.replaced")).to_have_count(4)
+
+
+async def test_why_it_waits_is_said_in_sentences(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/pending?{PROD}")
+    cards = page.locator(".waits")
+    await expect(cards).to_have_count(6)
+    ben = cards.filter(has_text="notebook-ben").locator(".prose")
+    # One sentence for both asks.
+    await expect(ben).to_have_count(1)
+    await expect(ben).to_contain_text(re.compile(r"User ben uses .* of .*limit of .* in queue root.research"))
+    await page.get_by_label("Reason").select_option("LARGER_THAN_ANY_NODE")
+    await expect(cards).to_have_count(1)
+    await expect(cards).to_contain_text("giant")
+    await cards.get_by_role("link", name="giant").click()
+    await expect(page.get_by_role("heading", name="Why it waits")).to_be_visible()
+
+
+async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/nodes?rm=large")
+    canvas = page.get_by_role("application")
+    await expect(canvas).to_have_attribute("aria-label", f"{NODES:,} nodes by how full they are")
+    said = page.locator("#heatsaid")
+    await canvas.focus()
+    await expect(said).to_contain_text("node-0000")
+    for key, node in (("ArrowRight", "node-0001"), ("End", f"node-{NODES - 1:04}"), ("Home", "node-0000")):
+        await page.keyboard.press(key)
+        await expect(said).to_contain_text(node)
+    await page.keyboard.press("ArrowDown")
+    await expect(said).not_to_contain_text("node-0000")
+    down = (await said.inner_text()).split()[0]
+    # It stays where it is, and has the focus, when the figures come anew.
+    async with page.expect_response("**/metrics/snapshot**"):
+        pass
+    await expect(said).to_contain_text(down)
+    await expect(canvas).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("region", name=f"Node {down}")).to_be_visible()
+    assert f"#/nodes/{down}?" in page.url
+    await page.get_by_label("Colour by").select_option("memory")
+    await expect(canvas).to_have_attribute("aria-label", re.compile("of memory"))
+    await page.get_by_label("Text").fill("node-01")
+    await expect(page.locator(".count")).to_contain_text(f"100 of {NODES:,} nodes")
+
+
+async def test_many_nodes_stay_fluent(muster: Up, opened: Opened) -> None:
+    """Nothing in the document grows with the nodes, so that no figure of time needs to be held against a machine."""
+    page = await opened(f"{muster.http}/#/nodes?rm=large")
+    await expect(page.locator(".list tbody tr")).to_have_count(25)
+    assert await page.evaluate("() => document.querySelectorAll('*').length") < 900
+    await page.get_by_role("button", name="Next").click()
+    await expect(page.locator(".pager")).to_contain_text(f"26\u201350 of {NODES:,}")
+    assert "page=1" in page.url
+
+
+async def test_many_applications_come_in_pages(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/applications?rm=large")
+    await expect(page.locator(".apps tbody tr")).to_have_count(100)
+    await page.get_by_role("button", name="Next").click()
+    await expect(page.locator(".pager")).to_contain_text("101\u2013200")
+    await page.get_by_label("Text").fill("job-00777")
+    await expect(page.locator(".apps tbody tr")).to_have_count(1)
+
+
+async def test_events_come_live_and_can_be_held(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/events?{PROD}")
+    lines = page.locator(".events li")
+    await expect(lines).to_have_count(200)
+    await page.get_by_label("About").select_option("2")
+    await expect(lines.first).to_contain_text("Application")
+    await page.get_by_label("Text").fill("batch-2-7")
+    await expect(lines.filter(has_text="got batch-2-7: 2 cores, 8Gi memory")).to_have_count(1)
+    async with page.expect_request("**/events/stream**") as asked:
+        hold = page.get_by_role("button", name="Hold")
+        await hold.click()
+        await page.get_by_role("button", name="Go on").click()
+    # It goes on where it was.
+    assert re.search(r"start=\d+", (await asked.value).url)
+
+
+async def test_health_names_checks_and_resource_managers(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/health?{PROD}")
+    checks = page.get_by_role("table", name="Health checks").locator("tbody tr")
+    await expect(checks).to_have_count(11)
+    await expect(checks.filter(has_text="✓ yes")).to_have_count(11)
+    await expect(page.get_by_role("table", name="Registered resource managers")).to_contain_text("large")
+    await expect(page.locator("section", has_text="Gateway").first).to_contain_text("Serving")
+
+
+async def test_another_resource_manager_is_chosen(muster: Up, opened: Opened) -> None:
+    page = await opened(muster.http)
+    chooser = page.get_by_label("Resource manager")
+    await expect(chooser).to_have_value("large")  # the first by name
+    await chooser.select_option("prod")
+    await expect(page.locator(".gauge")).to_have_count(3)
+    assert page.url.endswith("#/overview?rm=prod")
+    await page.get_by_role("link", name="Queues", exact=True).click()
+    assert page.url.endswith("#/queues?rm=prod")
+    unknown = await opened(f"{muster.http}/#/overview?rm=nobody")
+    await expect(unknown.locator("main")).to_contain_text("nobody")
+    await unknown.locator("main").get_by_role("link", name="prod").click()
+    await expect(unknown.locator(".gauge")).to_have_count(3)
+
+
+@pytest.mark.parametrize("view", ["applications", "pending", "nodes", "events"])
+async def test_hostile_names_are_text(muster: Up, opened: Opened, view: str) -> None:
+    """(`opened` looks that nothing of theirs ran, and that the browser had nothing to refuse.)"""
+    page = await opened(f"{muster.http}/#/{view}?{PROD}&q=onerror")
+    await expect(page.locator("main")).to_contain_text(HOSTILE)
+    assert await page.locator("main img").count() == 0
+    if view in ("applications", "pending"):
+        await page.locator("main").get_by_role("link", name=HOSTILE_APP, exact=True).click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_APP)
+        await expect(page.locator("svg.timeline rect.run")).to_have_count(1)
+        again = await opened(page.url)
+        await expect(again.get_by_role("heading", level=1)).to_have_text(HOSTILE_APP)
+
+
+async def test_what_is_gone_is_said(muster: Up, opened: Opened) -> None:
+    for view, said in (("applications", "no such application"), ("queues", "no such queue"), ("nodes", "no such node")):
+        page = await opened(f"{muster.http}/#/{view}/g/one?{PROD}")
+        await expect(page.locator("main")).to_contain_text(said)
+        await expect(page.locator("main")).to_contain_text("g/one")
+
+
+async def test_every_reason_has_a_heading_and_every_event_a_sentence(muster: Up, opened: Opened) -> None:
+    page = await opened(muster.http)
+    codes = [code.value for code in ReasonCode]
+    headings = await page.evaluate(
+        "async (codes) => { const words = await import('/page/words.js'); return codes.map(words.reason); }", codes
+    )
+    assert [code for code, heading in zip(codes, headings, strict=True) if code == heading] == []
+    table = EVENTS.read_text().partition("## Every event")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:2] == "| "]
+    events = [
+        {
+            "type": si.EventRecord.Type.Value(row[0]),
+            "eventChangeType": si.EventRecord.ChangeType.Value(row[1]),
+            "eventChangeDetail": int(row[3]),
+            "objectID": "it",
+            "referenceID": "that",
+        }
+        for row in rows[1:]
+        if row[0] != "REQUEST"  # those go to the RM only
+    ]
+    assert len(events) > 50
+    sentences = await page.evaluate(
+        "async (events) => { const words = await import('/page/words.js'); return events.map(words.sentence); }", events
+    )
+    unsaid = [row for row, said in zip(rows[1:], sentences, strict=False) if re.match(r"event \d", said)]
+    assert unsaid == []
+
+
+async def test_what_is_completed_is_found_and_drawn(muster: Up, opened: Opened) -> None:
+    """(Completing takes 30 s, most of which have passed with the other tests.)"""
+    page = await opened(f"{muster.http}/#/applications?{PROD}&state=Completed")
+    row = page.locator(".apps tbody tr")
+    await expect(row).to_contain_text("nightly-report", timeout=45_000)
+    await row.get_by_role("link", name="nightly-report").click()
+    await expect(page.locator("svg.timeline rect.run.released")).to_have_count(6)
+    await expect(page.locator("svg.timeline rect.state.completed")).to_have_count(1)

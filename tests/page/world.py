@@ -1,0 +1,248 @@
+"""What the page is shown: a `muster up` of its own, and resource managers that live a scripted life there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from muster_client import Callbacks, ClientSettings, RmClient, application, ask, confirmation, node, release
+from muster_client.local import LocalProcess, free_ports, muster_command
+from muster_proto.si.v1 import si_pb2 as si
+
+PATIENCE_S = 30.0
+QUICK = ClientSettings(backoff_min_ms=20, backoff_max_ms=200, close_timeout_s=1, linger_s=0.2)
+GI = 1 << 30
+# Applications of the large cluster, with four allocations each; what a full one has: 5000.
+APPLICATIONS = int(os.environ.get("MUSTER_PAGE_APPLICATIONS", "1000"))
+NODES = 1_500
+
+# Ids are the RM's: the page must not take any of them for more than text.
+HOSTILE = '<img src=x onerror="window.hacked=1">'
+HOSTILE_APP = f"app-{HOSTILE}&amp;'\"/../%2F#?"
+HOSTILE_KEY = f"ask-{HOSTILE}"
+HOSTILE_NODE = f"node-{HOSTILE}"
+
+QUEUES = """
+partitions:
+  - name: default
+    placementrules: [{name: provided, create: true}]
+    limits: [{users: ['*'], maxapplications: 200}]
+    queues:
+      - name: root
+        submitacl: '*'
+        queues:
+          - name: prod
+            resources: {guaranteed: {vcore: 200, memory: 700Gi}, max: {vcore: 420, memory: 1700Gi}}
+            queues:
+              - {name: web, resources: {guaranteed: {vcore: 120, memory: 400Gi}}}
+              - {name: payments, resources: {guaranteed: {vcore: 40, memory: 160Gi}, max: {vcore: 80, memory: 320Gi}}}
+              - {name: batch, resources: {max: {vcore: 96, memory: 512Gi}}, maxapplications: 3}
+          - name: research
+            resources: {max: {vcore: 384, memory: 1500Gi, nvidia.com/gpu: 32}}
+            limits: [{users: [ben], maxapplications: 50, maxresources: {vcore: 32}}]
+            queues:
+              - {name: training, resources: {guaranteed: {nvidia.com/gpu: 16}}}
+              - {name: notebooks, resources: {max: {vcore: 64, memory: 256Gi}}}
+          - {name: sandbox, resources: {max: {vcore: 16, memory: 64Gi}}}
+"""
+LARGE = """
+partitions:
+  - name: default
+    placementrules: [{name: provided, create: true}]
+    queues: [{name: root, submitacl: '*', queues: [{name: a}, {name: b}, {name: c}]}]
+"""
+
+
+class Up:
+    """A `muster up`, with further settings as `--set` takes them."""
+
+    def __init__(self, directory: Path, *assignments: str) -> None:
+        grpc_port, http_port = free_ports(2)
+        self.grpc, self.http = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}"
+        arguments = ["up", "--data-dir", str(directory), "--grpc-address", self.grpc]
+        arguments += ["--http-address", f"127.0.0.1:{http_port}"]
+        for each in assignments:
+            arguments += ["--set", each]
+        self.process = LocalProcess(muster_command(*arguments), directory.with_suffix(".log"))
+
+    async def start(self) -> None:
+        self.process.start()
+        await self.process.serving(self.grpc)
+
+
+@asynccontextmanager
+async def up(directory: Path, *assignments: str) -> AsyncIterator[Up]:
+    """Started, and ended at the end."""
+    one = Up(directory, *assignments)
+    try:
+        await one.start()
+        yield one
+    finally:
+        one.process.kill()
+
+
+class Rm:
+    """A resource manager that confirms at once whatever it is told to end.
+
+    :ivar runs: what was allocated and not released, by key.
+    """
+
+    def __init__(self, muster: Up, rm_id: str, queues: str) -> None:
+        self.rm_id = rm_id
+        self.runs: dict[str, si.Allocation] = {}
+        self.states: dict[str, str] = {}
+        callbacks = Callbacks(
+            on_allocated=self._allocated, on_released=self._released, on_application=self._application
+        )
+        self.client = RmClient(muster.grpc, rm_id, config=queues, callbacks=callbacks, settings=QUICK)
+        self._http = httpx.AsyncClient(base_url=muster.http, timeout=10)
+
+    async def __aenter__(self) -> Rm:
+        await self.client.register()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+        await self._http.aclose()
+
+    def _allocated(self, items: Sequence[si.Allocation]) -> None:
+        self.runs.update({item.allocationKey: item for item in items})
+
+    async def _released(self, items: Sequence[si.AllocationRelease]) -> None:
+        for item in items:
+            self.runs.pop(item.allocationKey, None)
+        told = [confirmation(item) for item in items if item.terminationType != si.STOPPED_BY_RM]
+        if told:
+            await self.client.send_releases(told)
+
+    def _application(
+        self,
+        accepted: Sequence[si.AcceptedApplication],
+        rejected: Sequence[si.RejectedApplication],
+        updated: Sequence[si.UpdatedApplication],
+    ) -> None:
+        self.states.update({item.applicationID: "Accepted" for item in accepted})
+        self.states.update({item.applicationID: "Rejected" for item in rejected})
+        self.states.update({item.applicationID: item.state for item in updated})
+
+    async def app(self, app: str, queue: str, user: str, **more: Any) -> None:
+        """Announces it, and waits for the answer."""
+        await self.client.send_applications([application(app, queue, user=user, **more)])
+        await eventually(lambda: app in self.states, f"an answer for {app}")
+
+    async def asks(self, app: str, number: int, resources: dict[str, int], name: str = "", **more: Any) -> list[str]:
+        """Asks for so many alike; gives their keys."""
+        keys = [f"{name or app}-{each}" for each in range(number)]
+        await self.client.send_asks([ask(key, app, resources, **more) for key in keys])
+        return keys
+
+    async def has(self, keys: Sequence[str]) -> None:
+        await eventually(lambda: self.runs.keys() >= set(keys), f"{keys} run")
+
+    async def ends(self, keys: Sequence[str]) -> None:
+        held = [self.runs[key] for key in keys]
+        await self.client.send_releases([release(each.applicationID, each.allocationKey) for each in held])
+        await eventually(lambda: self.runs.keys().isdisjoint(keys), f"the end of {keys}")
+
+    async def shows(self, path: str, what: Callable[[Any], Any]) -> Any:
+        """Waits until what REST says holds; gives it."""
+
+        async def look() -> Any:
+            answer = await self._http.get(path, params={"rm": self.rm_id})
+            return answer.status_code == 200 and what(answer.json()) and answer.json()
+
+        return await eventually(look, path)
+
+
+async def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """Waits until the condition (plain or async) gives something; gives that."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = condition()
+                found = await found if asyncio.iscoroutine(found) else found
+                if found:
+                    return found
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}") from None
+
+
+async def lives(rm: Rm) -> None:
+    """Queues, limits, gangs, what runs, waits, is over, failed and was rejected. Returns when all of it is so."""
+    # 1. Nodes of three kinds, with work of others on some; one drains.
+    nodes = [
+        *(
+            node(f"cpu-{n:02}", {"vcore": 32_000, "memory": 128 * GI}, occupied={"vcore": 1_000, "memory": 2 * GI})
+            for n in range(16)
+        ),
+        *(node(f"mem-{n:02}", {"vcore": 16_000, "memory": 256 * GI}) for n in range(6)),
+        *(node(f"gpu-{n:02}", {"vcore": 48_000, "memory": 192 * GI, "nvidia.com/gpu": 8}) for n in range(3)),
+        node(HOSTILE_NODE, {"vcore": 1_000, "memory": GI}),
+    ]
+    await rm.client.send_nodes(nodes)
+    async with asyncio.timeout(PATIENCE_S):
+        await rm.client.nodes_answered()
+    # 2. What is over soon: one that completes (30 s from now on), a gang that fails, one that is rejected.
+    await rm.app("nightly-report", "root.prod.payments", "pay")
+    report = await rm.asks("nightly-report", 6, {"vcore": 2_000, "memory": 4 * GI})
+    await rm.has(report)
+    await rm.ends(report)
+    fails = {"execution_timeout_ms": 300, "gang_scheduling_style": "Hard", "placeholder_ask": {"vcore": 4_000}}
+    await rm.app("etl-gang", "root.sandbox", "ann", **fails)
+    await rm.asks("etl-gang", 4, {"vcore": 1_000}, "etl-ph", placeholder=True, task_group="loaders")
+    await rm.app("lost", "root.prod", "ann")
+    # 3. Services that run, some of whose pods come and go.
+    for name, pods in (("storefront", 36), ("search", 24), ("checkout", 12)):
+        await rm.app(name, "root.prod.payments" if name == "checkout" else "root.prod.web", name[:3])
+        await rm.has(await rm.asks(name, pods, {"vcore": 2_000, "memory": 6 * GI}))
+    await rm.ends([f"search-{n}" for n in range(0, 24, 3)])
+    await rm.has(await rm.asks("search", 5, {"vcore": 2_000, "memory": 6 * GI}, "search-again"))
+    # 4. A gang that runs, one that has no room; notebooks up to a user's limit.
+    await rm.app("train-vision", "root.research.training", "ann", placeholder_ask={"nvidia.com/gpu": 16})
+    gpus = {"vcore": 8_000, "memory": 32 * GI, "nvidia.com/gpu": 4}
+    await rm.asks("train-vision", 4, gpus, "vision-ph", placeholder=True, task_group="workers")
+    await rm.has(await rm.asks("train-vision", 4, gpus, "vision", task_group="workers"))
+    await rm.app("train-speech", "root.research.training", "cleo", placeholder_ask={"nvidia.com/gpu": 20})
+    await rm.asks("train-speech", 5, gpus, "speech-ph", placeholder=True, task_group="workers")
+    await rm.app("notebook-ben", "root.research.notebooks", "ben")
+    await rm.has((await rm.asks("notebook-ben", 6, {"vcore": 8_000, "memory": 16 * GI}))[:4])
+    # 5. Batches at their queue's max; one that no node can take.
+    for number in range(4):
+        await rm.app(f"batch-{number}", "root.prod.batch", "bat")
+        await rm.asks(f"batch-{number}", 20, {"vcore": 2_000, "memory": 8 * GI})
+    await rm.app("giant", "root.prod.web", "ann")
+    await rm.asks("giant", 2, {"vcore": 60_000, "memory": GI})
+    # 6. Hostile names, in the state that shows most of them.
+    await rm.app(HOSTILE_APP, "root.sandbox", HOSTILE)
+    await rm.has(await rm.asks(HOSTILE_APP, 1, {"vcore": 500}, HOSTILE_KEY))
+    await rm.asks(HOSTILE_APP, 1, {"vcore": 30_000}, f"{HOSTILE_KEY}-waits")
+    # 7. All of that is to be seen.
+    drained = node("cpu-15", {}, action=si.NodeInfo.DRAIN_NODE)
+    await rm.client.send_nodes([drained])
+    at = "/ws/v1/partition/default"
+    await rm.shows(f"{at}/applications/rejected", lambda found: len(found) >= 1)
+    await rm.shows(f"{at}/applications/completed", lambda found: any(a["applicationState"] == "Failed" for a in found))
+    await rm.shows(f"{at}/node/cpu-15", lambda found: not found["schedulable"])
+    wanted = {"QUEUE_MAX", "GANG_ROOM", "USER_LIMIT", "LARGER_THAN_ANY_NODE"}
+    await rm.shows("/ws/v1/explain/pending", lambda found: wanted <= found["counts"].keys())
+
+
+async def fills(rm: Rm, applications: int = APPLICATIONS, nodes: int = NODES) -> None:
+    """A large cluster: many nodes, many applications with four allocations each."""
+    sizes = [16_000, 32_000, 64_000]
+    await rm.client.send_nodes(
+        [node(f"node-{n:04}", {"vcore": sizes[n % 3], "memory": sizes[n % 3] // 250 * GI}) for n in range(nodes)]
+    )
+    names = [f"job-{n:05}" for n in range(applications)]
+    await rm.client.send_applications(
+        [application(name, f"root.{'abc'[n % 3]}", user=f"user-{n % 7}") for n, name in enumerate(names)]
+    )
+    sized = [{"vcore": 500 + n % 11 * 700, "memory": (1 + n % 7) * GI} for n in range(applications)]
+    await rm.client.send_asks([ask(f"{name}-{k}", name, sized[n]) for n, name in enumerate(names) for k in range(4)])
+    await eventually(lambda: len(rm.runs) == 4 * applications, f"{4 * applications} run, {len(rm.runs)} do")

@@ -1,0 +1,365 @@
+"""Why something waits, told as a person would read it: a cluster for each cause, and what is said of it.
+
+(One for each reason is in docs/explain.md; here are the causes behind them.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import SECOND_NS, nodes
+from muster_scheduler.core.commands import NodeAction
+from muster_scheduler.core.external import (
+    ExternalChange,
+    ExternalNode,
+    ExternalOffer,
+    ExternalPool,
+    SetSource,
+    SourceState,
+    UpdateExternal,
+    id_of,
+    kind_of,
+)
+from muster_scheduler.core.states import QueueEvent
+from muster_scheduler.follower import RmInfo
+from muster_scheduler.view import explain_node, explain_queue
+from preempting import Arena
+from unit.view import explained
+from unit.view.explained import GIB, Explained, add, application, cluster, decoded, one_queue
+
+
+def say(arena: Arena, source: str, *said: Any) -> None:
+    """A source outside of the RM says these."""
+    arena.do(SetSource("default", source, "1", SourceState.LIVE))
+    changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in said)
+    arena.do(UpdateExternal("default", source, "1", changes))
+
+
+def closed_host() -> Explained:
+    """The host is there for the RM; the manager of its VMs lets nothing new on it."""
+    arena = one_queue()
+    say(arena, "vms", ExternalNode("n1", schedulable=False))
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    arena.wait(180)
+    return Explained(arena)
+
+
+def lent_out() -> Explained:
+    """All that a node has is on offer from a framework, which has taken some of it back."""
+    arena = cluster("{name: a}")
+    add(arena, "app", "root.a")
+    offers = [ExternalOffer("o-1", "n1", {"vcore": 4_000}), ExternalOffer("o-2", "n1", {"vcore": 4_000})]
+    say(arena, "mesos", *offers)
+    arena.want("app", "runs", preempts=False, vcore=3_000)
+    arena.want("app", "runs-too", preempts=False, vcore=3_000)
+    say(arena, "mesos", replace(offers[0], revoked=True, grace_ns=60 * SECOND_NS))
+    arena.want("app", "ask", preempts=False, vcore=6_000)
+    arena.wait(45)
+    return Explained(arena)
+
+
+def pool_used_up() -> Explained:
+    arena = one_queue()
+    say(arena, "flex", ExternalPool("license", 4))
+    arena.want("app", "runs", license=3)
+    arena.want("app", "ask", preempts=False, license=2)
+    arena.wait(7_260)
+    return Explained(arena)
+
+
+def user_quota() -> Explained:
+    found = explained.user_limit()
+    found.cluster.wait(180)
+    return found
+
+
+def placeholders() -> Explained:
+    found = explained.gang_forming()
+    found.cluster.wait(180)
+    return found
+
+
+def reserved() -> Explained:
+    found = explained.reserved_for_others()
+    found.cluster.wait(180)
+    return found
+
+
+def fenced() -> Explained:
+    return explained.NOES[explained.PreemptionNo.FENCED]()
+
+
+def lower_priority() -> Explained:
+    """Two asks for the same room: the one of the higher priority has it."""
+    arena = one_queue()
+    arena.want("app", "urgent", preempts=False, priority=10, vcore=8_000)
+    arena.want("app", "ask", preempts=False, vcore=8_000)
+    arena.wait(60)
+    return Explained(arena)
+
+
+def others_first() -> Explained:
+    """By the order of the queue (fair) the application that has less comes first."""
+    arena = one_queue("{name: a, properties: {application.sort.policy: fair}}")
+    add(arena, "less", "root.a", "bob")
+    arena.want("app", "runs", vcore=4_000)
+    arena.want("app", "before", preempts=False, vcore=6_000)
+    arena.want("less", "other", preempts=False, vcore=3_000)
+    arena.want("app", "ask", preempts=False, vcore=3_000)
+    arena.wait(60)
+    return Explained(arena)
+
+
+def required_node() -> Explained:
+    found = explained.required_node_full()
+    found.cluster.wait(30)
+    return found
+
+
+def not_synced() -> Explained:
+    """A source is configured, and has not said everything yet."""
+    found = explained.no_node_has_room()
+    found.cluster.wait(60)
+    found.cluster.do(SetSource("default", "vms", "life", SourceState.LISTING))
+    found.cluster.wait(5)
+    return found
+
+
+def paused() -> Explained:
+    found = explained.no_node_has_room()
+    found.cluster.wait(60)
+    found.info = RmInfo("rm", life="RUNNING", held=True, held_ns=found.cluster.now_ns)
+    found.cluster.wait(240)
+    return found
+
+
+def stopped_queue() -> Explained:
+    found = explained.queue_stopped()
+    found.cluster.wait(60)
+    return found
+
+
+def draining_queue() -> Explained:
+    """Nothing new comes into a draining queue; what is in it is decided as before."""
+    arena = one_queue()
+    arena.want("app", "runs", vcore=8_000)
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    arena.partition.queue_tree.change_queue_state(arena.queue("root.a"), QueueEvent.REMOVE)
+    arena.wait(60)
+    return Explained(arena)
+
+
+def drained_node() -> Explained:
+    arena = one_queue()
+    arena.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
+    arena.want("app", "ask", preempts=False, memory=GIB)
+    arena.wait(90_000)
+    return Explained(arena)
+
+
+CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
+    "the manager of its VMs closed the only host": (
+        closed_host,
+        "Ask ask of application app has waited for 3 minutes because the partition has no schedulable node.",
+    ),
+    "what a framework lent is wanted back": (
+        lent_out,
+        (
+            "Ask ask of application app has waited for 45 seconds because it asks for 6 cores, and the largest "
+            "node has 4 cores in all."
+        ),
+    ),
+    "a pool of licences is used up": (
+        pool_used_up,
+        (
+            "Ask ask of application app has waited for 2 hours 1 minute because the pool of license has 4, of "
+            "which 3 are used; 2 more would go over."
+        ),
+    ),
+    "its user is at a limit": (
+        user_quota,
+        (
+            "Ask ask of application app has waited for 3 minutes because user ann uses 12 GiB of its limit of "
+            "16 GiB in queue root.a; 8 GiB more would go over."
+        ),
+    ),
+    "its gang's placeholders are not all there": (
+        placeholders,
+        (
+            "Ask ask of application spark has waited for 3 minutes because it waits for its gang: task group "
+            "workers has 2 of 3 placeholders placed; of the rest: it asks for 3 cores, and no node has more "
+            "than 2 cores free."
+        ),
+    ),
+    "the room there is is kept for one that waits longer": (
+        reserved,
+        (
+            "Ask ask of application app has waited for 3 minutes because the nodes with room for it are kept "
+            "free for asks that have waited longer."
+        ),
+    ),
+    "its queue may preempt nothing outside of it": (
+        fenced,
+        "Ask ask of application app has waited for 31 seconds because it asks for 2 cores, and no node has any free.",
+    ),
+    "one of a higher priority has the room": (
+        lower_priority,
+        "Ask ask of application app has waited for 1 minute because it asks for 8 cores, and no node has any free.",
+    ),
+    "others come first by the queue's order": (
+        others_first,
+        (
+            "Ask ask of application app has waited for 1 minute because it asks for 3 cores, and no node has "
+            "more than 1 core free."
+        ),
+    ),
+    "the one node that it may run on is full": (
+        required_node,
+        (
+            "Ask ask of application app has waited for 30 seconds because it must run on node n2 and asks for 1"
+            " core; 0.5 cores of 8 cores are free there."
+        ),
+    ),
+    "a source has not said everything yet": (
+        not_synced,
+        (
+            "Ask ask of application app has waited for 1 minute 5 seconds, the last 5 seconds of it because "
+            "nothing is decided before source vms has listed everything that it has."
+        ),
+    ),
+    "an operator paused everything": (
+        paused,
+        (
+            "Ask ask of application app has waited for 5 minutes, the last 4 minutes of it because an operator "
+            "paused the resource manager; nothing is decided for it until it is resumed."
+        ),
+    ),
+    "its queue is stopped": (
+        stopped_queue,
+        "Ask ask of application app has waited for 1 minute because queue root.a is stopped.",
+    ),
+    "its queue drains, which does not hold it back": (
+        draining_queue,
+        "Ask ask of application app has waited for 1 minute because it asks for 1 core, and no node has any free.",
+    ),
+    "every node is drained": (
+        drained_node,
+        "Ask ask of application app has waited for 1 day 1 hour because the partition has no schedulable node.",
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_sentence_of_an_ask(cause: str) -> None:
+    make, sentence = CAUSES[cause]
+    assert make().json()["sentence"] == sentence
+
+
+# What else is to be known of it, where the sentence of the ask alone does not say it.
+
+
+def queue(found: Explained, path: str = "root.a") -> dict[str, Any]:
+    arena = found.cluster
+    return decoded(explain_queue.explained(arena.partition, arena.queue(path), arena.now_ns, halt=None))
+
+
+def node(found: Explained) -> str:
+    arena = found.cluster
+    pieces = explain_node.explained(
+        arena.partition, arena.partition.nodes["n1"], halt=None, external=arena.core.external
+    )
+    said: str = json.loads(b"".join(pieces))["message"]
+    return said
+
+
+def test_the_node_says_who_closed_it() -> None:
+    assert "source vms says so" in node(closed_host())
+
+
+def test_the_node_says_what_of_it_is_wanted_back() -> None:
+    assert "Offer o-1 of source mesos is wanted back" in node(lent_out())
+
+
+def test_what_was_recorded_before_a_pause_ends_with_its_beginning() -> None:
+    for make, seconds in ((paused, 60), (not_synced, 60)):
+        (past,) = make().json()["history"]
+        assert (past["reason"], (past["until"] - past["since"]) / SECOND_NS) == ("NO_NODE_HAS_ROOM", seconds)
+
+
+def test_the_message_says_that_preemption_ends_at_a_fence_and_that_a_node_is_kept_free() -> None:
+    assert (
+        fenced()
+        .json()["message"]
+        .endswith(
+            "Preemption: its queue may not preempt outside of it, and has nothing of a lower priority. "
+            "Node n1 is kept free for it."
+        )
+    )
+
+
+def test_a_queue_says_what_most_in_it_wait_for_and_for_how_long() -> None:
+    assert queue(user_quota())["sentence"] == (
+        "Queue root.a uses 12 GiB, and has 1 ask that waits for room below a user's limit, for 3 minutes."
+    )
+    assert queue(others_first())["sentence"] == (
+        "Queue root.a uses 7 cores, and has 2 asks that wait for room on a node, for 1 minute."
+    )
+    assert queue(draining_queue())["sentence"] == (
+        "Queue root.a drains, uses 8 cores, and has 1 ask that waits for room on a node, for 1 minute."
+    )
+    assert queue(stopped_queue())["sentence"].startswith("Queue root.a is stopped, uses 8 cores, and has 1 ask that")
+    assert queue(closed_host(), "root")["sentence"].startswith("Queue root uses nothing, and has 1 ask")
+
+
+def test_a_queue_at_its_max_says_since_when_somebody_who_waits_has_found_it_so() -> None:
+    arena = one_queue("{name: a, resources: {max: {vcore: 4, memory: 9Gi}}}")
+    arena.want("app", "runs", vcore=3_000)
+    arena.want("app", "first", preempts=False, vcore=2_000)
+    arena.wait(120)
+    arena.want("app", "second", preempts=False, vcore=2_500)
+    arena.wait(60)
+    found = queue(Explained(arena))
+    assert found["sentence"] == (
+        "Queue root.a uses 0 bytes of its max of 9 GiB and 3 cores of its max of 4 cores, and has 2 asks that wait for "
+        "room below a queue's max, for 3 minutes."
+    )
+    assert found["message"].endswith("2 asks wait for room below a queue's max of vcore, for 3 minutes.")
+    (full,) = found["history"]
+    assert (full["reason"], full["resourceType"], full["limitQueue"]) == ("QUEUE_MAX", "vcore", "root.a")
+    assert (full["until"], full["asks"], (found["at"] - full["since"]) / SECOND_NS) == (0, 2, 180)
+
+
+def test_an_application_says_what_most_of_what_it_wants_waits_for() -> None:
+    gang = placeholders()
+    assert application(gang.cluster, gang.app)["sentence"] == (
+        "Application spark is accepted, has 2 allocations and wants 2 more, of which 1 waits for a gang's placeholders."
+    )
+    found = application(paused().cluster, "app")
+    assert found["sentence"] == (
+        "Application app is running, has 1 allocation and wants 1 more, which waits for room on a node."
+    )
+    assert [(each["reason"], each["until"], each["asks"]) for each in found["history"]] == [("NO_NODE_HAS_ROOM", 0, 1)]
+
+
+def test_episodes_of_a_queue_that_overlap_are_one() -> None:
+    """One ask waited for a node for 60 s, another one for the last 20 of them; then for a larger one."""
+    arena = cluster("{name: a}", "{name: b}")
+    for app, path in (("app", "root.a"), ("other", "root.b")):
+        add(arena, app, path)
+    start_ns = arena.now_ns
+    arena.want("app", "ask", preempts=False, vcore=2_000)
+    arena.wait(40)
+    arena.want("other", "ask", preempts=False, vcore=3_000)
+    arena.wait(20)
+    arena.node("n1", vcore=1_000)
+    arena.wait(10)
+    told = queue(Explained(arena), "root")["history"]
+    times = [(each["reason"], (each["since"] - start_ns) / SECOND_NS, each["until"], each["asks"]) for each in told]
+    assert times == [
+        ("NO_NODES", 0, start_ns + 60 * SECOND_NS, 0),
+        ("LARGER_THAN_ANY_NODE", 60, 0, 2),
+    ]

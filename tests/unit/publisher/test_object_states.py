@@ -1,0 +1,227 @@
+"""``state`` of streamed events: asked of a view, which here is a stand-in that can be slow, wrong and silent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+from muster_bus.clock import ManualClock, SystemClock
+from muster_event_publisher import metrics, object_states
+from muster_event_publisher.object_states import ObjectStates
+from muster_event_publisher.render import event_json
+from muster_proto.si.v1.si_pb2 import EventRecord
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from unit.publisher.feeding import event
+from unit.publisher.running import eventually, running, until_next
+from unit.publisher.test_stream import opened
+
+NOW_NS = 1_750_000_000_000_000_000
+
+
+class View:
+    """Knows objects by kind and id: when they came, and what they are like.
+
+    :ivar asked: each request's objects.
+    :ivar statuses: of the next answers, instead of 200.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], tuple[int, str]] = {}
+        self.asked: list[list[dict[str, Any]]] = []
+        self.statuses: list[int] = []
+        self.app = Starlette(routes=[Route("/ws/v1/object-states", self._answer, methods=["POST"])])
+
+    async def _answer(self, request: Request) -> Response:
+        wanted = await request.json()
+        assert request.query_params["rm"] == "rm"
+        self.asked.append(wanted)
+        if self.statuses:
+            return Response(status_code=self.statuses.pop(0))
+        found = [self.known.get((each["kind"], each["id"])) for each in wanted]
+        return Response(json.dumps([each and {"createdNano": each[0], "state": each[1]} for each in found]))
+
+
+def record(
+    kind: int, object_id: str, change: int = EventRecord.ADD, detail: int = 0, *, at: int = 0, ref: str = ""
+) -> bytes:
+    return EventRecord(
+        type=kind,  # type: ignore[arg-type]
+        objectID=object_id,
+        timestampNano=NOW_NS + at,
+        eventChangeType=change,  # type: ignore[arg-type]
+        eventChangeDetail=detail,  # type: ignore[arg-type]
+        referenceID=ref,
+    ).SerializeToString()
+
+
+async def added(states: ObjectStates, *values: bytes) -> list[str | None]:
+    lines = await states.add("rm", [event_json(value) for value in values], values)
+    for line, value in zip(lines, values, strict=True):
+        shown = json.loads(line)
+        shown.pop("state", None)
+        assert shown == json.loads(event_json(value))
+    return [json.loads(line).get("state") for line in lines]
+
+
+@pytest.fixture
+def view() -> View:
+    return View()
+
+
+async def test_each_event_says_what_its_object_is_like(view: View) -> None:
+    view.known = {
+        ("application", "x"): (NOW_NS, '{"id":"1","t":"\\u003c\\""}'),
+        ("rejected", "x"): (NOW_NS, "refused"),
+        ("node", "n"): (NOW_NS, "node"),
+        ("queue", "root.a"): (NOW_NS, "queue"),
+    }
+    states = ObjectStates(view.app, ManualClock())
+    found = await added(
+        states,
+        record(EventRecord.APP, "x", ref="k1"),
+        record(EventRecord.APP, "x", EventRecord.REMOVE, EventRecord.APP_REJECT),
+        record(EventRecord.NODE, "n", ref="k1"),
+        record(EventRecord.QUEUE, "root.a"),
+        record(EventRecord.USERGROUP, "ann"),
+        record(EventRecord.APP, "x", ref="k2"),
+    )
+    assert found == ['{"id":"1","t":"\\u003c\\""}', "refused", "node", "queue", None, '{"id":"1","t":"\\u003c\\""}']
+    # Asked once for each object, with what the events say of it.
+    assert view.asked == [
+        [
+            {"kind": "application", "id": "x", "keys": ["k1", "k2"]},
+            {"kind": "rejected", "id": "x", "keys": []},
+            {"kind": "node", "id": "n", "keys": ["k1"]},
+            {"kind": "queue", "id": "root.a", "keys": []},
+        ]
+    ]
+
+
+async def test_what_is_gone_is_as_it_was_seen_last_and_not_as_who_came_after_it(view: View) -> None:
+    states = ObjectStates(view.app, ManualClock())
+    view.known[("application", "x")] = (NOW_NS, "first")
+    assert await added(states, record(EventRecord.APP, "x")) == ["first"]
+    view.known[("application", "x")] = (NOW_NS + 10, "second")
+    gone = record(EventRecord.APP, "x", EventRecord.REMOVE, at=9)
+    assert await added(states, gone, record(EventRecord.APP, "x", at=10)) == ["first", "second"]
+    view.known.clear()
+    assert await added(states, record(EventRecord.APP, "x", EventRecord.REMOVE, at=11)) == ["second"]
+    before = metrics.STATES_MISSING._value.get()
+    assert await added(states, record(EventRecord.APP, "never"), gone) == [None, None]
+    assert metrics.STATES_MISSING._value.get() == before + 2
+
+
+async def test_a_view_that_is_a_moment_behind_is_asked_again(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_states, "_TRY_AGAIN_S", 0.001)
+    clock = SystemClock()
+    new = record(EventRecord.APP, "x", at=clock.now_ns() - NOW_NS)
+    states = ObjectStates(view.app, clock)
+    asking = asyncio.create_task(added(states, new))
+    await eventually(lambda: bool(view.asked))
+    view.known[("application", "x")] = (NOW_NS, "there")
+    assert await asking == ["there"]
+    # Not for ever, and not for what happened long ago.
+    view.asked.clear()
+    assert await added(states, record(EventRecord.APP, "y", at=clock.now_ns() - NOW_NS)) == [None]
+    assert len(view.asked) == object_states._TRIES
+    view.asked.clear()
+    assert await added(states, record(EventRecord.APP, "old")) == [None]
+    assert len(view.asked) == 1
+
+
+async def test_a_silent_view_is_waited_for_and_then_not(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_states, "_PAUSE_S", 0.001)
+    view.known[("application", "x")] = (NOW_NS, "there")
+    view.statuses = [503, 500]
+    clock = ManualClock()
+    states = ObjectStates(view.app, clock)
+    assert await added(states, record(EventRecord.APP, "x")) == ["there"]
+    # Too long: events go out as they are, but for what was seen before, and nobody waits for a while.
+    monkeypatch.setattr(object_states, "_PATIENCE_S", 0.0)
+    view.statuses = [503]
+    assert await added(states, record(EventRecord.APP, "x"), record(EventRecord.APP, "y")) == ["there", None]
+    view.asked.clear()
+    assert await added(states, record(EventRecord.APP, "y")) == [None]
+    assert view.asked == []
+    clock.advance(object_states._AWAY_S)
+    view.known[("application", "y")] = (NOW_NS, "back")
+    assert await added(states, record(EventRecord.APP, "y")) == ["back"]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b'[{"createdNano":1.5,"state":""}]', b"\xff"])
+async def test_an_answer_that_cannot_be_read(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_states, "_PATIENCE_S", 0.0)
+
+    async def answer(_request: Request) -> Response:
+        return Response(content)
+
+    app = Starlette(routes=[Route("/ws/v1/object-states", answer, methods=["POST"])])
+    assert await added(ObjectStates(app, ManualClock()), record(EventRecord.APP, "x")) == [None]
+
+
+async def test_nobody_is_waited_for_at_the_end(view: View) -> None:
+    view.statuses = [503]
+    states = ObjectStates(view.app, ManualClock(), lambda: True)
+    async with asyncio.timeout(10):
+        assert await added(states, record(EventRecord.APP, "x")) == [None]
+
+
+async def test_little_memory_is_kept_of_those_seen(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_states, "_KEPT_BYTES", 1_000)
+    states = ObjectStates(view.app, ManualClock())
+    for number in range(20):
+        view.known = {("node", f"n{number}"): (NOW_NS, "x" * 300)}
+        await added(states, record(EventRecord.NODE, f"n{number}"))
+    view.known = {}
+    values = [record(EventRecord.NODE, f"n{number}", EventRecord.REMOVE) for number in range(20)]
+    assert [bool(state) for state in await added(states, *values)] == [False] * 17 + [True] * 3
+
+
+async def test_streams_have_states_where_there_is_a_view_unless_they_say_otherwise(view: View) -> None:
+    for number in range(40):
+        view.known[("application", f"app-{number}")] = (0, f"state {number}")
+
+    async def taken(query: str, count: int) -> Sequence[Any]:
+        async with opened(publisher, query) as lines:
+            await lines.next()
+            return [json.loads(line) for line in await lines.take(count)]
+
+    async with running(listen=True, view=view.app, ring_capacity=20) as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(40))
+        await until_next(publisher, "rm", 40)
+        # (The first twenty are in the log only.)
+        for query in ("?start=0", "?start=0&state=true", "?start=0&state=TRUE"):
+            found = await taken(query, 40)
+            assert [each["state"] for each in found] == [f"state {number}" for number in range(40)]
+        plain = [json.loads(event_json(event(number))) for number in range(40)]
+        assert await taken("?start=0&state=false", 40) == plain
+        # Streams at the same place ask once.
+        assert await taken("?start=20", 20) == found[20:]
+        asked = len(view.asked)
+        assert await taken("?start=20", 20) == found[20:]
+        assert len(view.asked) == asked
+        batch = (await publisher.http.get("/ws/v1/events/batch?state=true")).json()["EventRecords"]
+        assert [each["state"] for each in batch] == [f"state {number}" for number in range(40)]
+        assert (await publisher.http.get("/ws/v1/events/batch")).json()["EventRecords"] == plain
+
+
+async def test_without_a_view_there_are_none(view: View) -> None:
+    async with running() as publisher:
+        await publisher.service.start()
+        await publisher.feeder.events("rm", range(3))
+        await until_next(publisher, "rm", 3)
+        for path, words in (
+            ("stream?state=true", "this publisher knows no view"),
+            ("batch?state=true", "this publisher knows no view"),
+            ("batch?state=1", "'1' is not valid, expected true or false"),
+        ):
+            answer: httpx.Response = await publisher.http.get(f"/ws/v1/events/{path}")
+            assert (answer.status_code, words in answer.json()["message"]) == (400, True), answer.text

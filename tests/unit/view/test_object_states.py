@@ -1,0 +1,79 @@
+"""``POST /ws/v1/object-states``: what objects are like, many at once (docs/history-servers.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from muster_scheduler.view.object_states import WANTED_MAX
+from unit.view.recorded import Bench, client_of
+
+P = "/ws/v1/partition/default"
+
+
+async def states(client: httpx.AsyncClient, *wanted: dict[str, Any]) -> list[Any]:
+    answer = await client.post("/ws/v1/object-states", content=json.dumps(wanted).encode())
+    assert answer.status_code == 200, answer.text
+    found: list[Any] = answer.json()
+    return [None if each is None else json.loads(each["state"]) for each in found]
+
+
+async def test_each_kind_is_as_rest_answers_it(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10)
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k1", vcore=3)
+    rm.cluster.app("both", "root.b")
+    rm.cluster.app("both", "root")  # refused, under the id of one that is there
+    rm.cluster.app("refused", "root")
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        found = await states(
+            client,
+            {"kind": "application", "id": "x", "keys": ["k1"]},
+            {"kind": "node", "id": "n1"},
+            {"kind": "queue", "id": "root.a"},
+            {"kind": "queue", "id": "root"},
+            {"kind": "application", "id": "both"},
+            {"kind": "rejected", "id": "both"},
+            {"kind": "application", "id": "refused"},
+            {"kind": "node", "id": "nope"},
+        )
+        paths = ("application/x", "node/n1", "queue/root.a", "queue/root", "application/both")
+        assert found[:5] == [(await client.get(f"{P}/{path}")).json() for path in paths]
+        refused = (await client.get(f"{P}/applications/rejected")).json()
+        assert found[5:] == [*refused, None]
+
+
+async def test_of_an_application_with_many_only_what_is_named(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=60)
+    rm.cluster.app("x", "root.b")
+    for number in range(80):
+        rm.cluster.ask("x", f"k{number}", vcore=1)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        (found,) = await states(client, {"kind": "application", "id": "x", "keys": ["k3", "k79", "gone"]})
+    assert [each["allocationKey"] for each in found["allocations"]] == ["k3"]
+    assert [each["allocationKey"] for each in found["requests"]] == ["k79"]
+    assert found["usedResource"] == {"vcore": 60}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{}", "Expected `array`, got `object`"),
+        (b'[{"kind":"user","id":"x"}]', "Invalid enum value 'user' - at `$[0].kind`"),
+        (b'[{"kind":"node"}]', "missing required field `id` - at `$[0]`"),
+        (b'[{"kind":"node","id":"x","more":1}]', "unknown field `more`"),
+        (b"\xff", "The body is no list of objects"),
+        (json.dumps([{"kind": "node", "id": "x"}] * (WANTED_MAX + 1)).encode(), "1001 objects: expected at most 1000"),
+    ],
+)
+async def test_what_is_refused(bench: Bench, body: bytes, words: str) -> None:
+    await bench.write(bench.rm())
+    async with bench.view() as view, client_of(view) as client:
+        answer = await client.post("/ws/v1/object-states", content=body)
+    assert (answer.status_code, words in answer.json()["message"]) == (400, True), answer.text

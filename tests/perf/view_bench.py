@@ -5,7 +5,8 @@
 
 Standard output carries one JSON object, standard error what is being done. Forms: ``embedded`` (``muster up``),
 ``one-process`` (the same with ``process.followers_own_process = false``) and ``kafka`` (scheduler, view, publisher and
-gateway each by itself). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its own:
+gateway each by itself). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its
+own:
 
 reads
     1,000 nodes, 20,000 allocations, 100 asks that wait. ``view_load.py`` asks the gateway 1,000 times a second what

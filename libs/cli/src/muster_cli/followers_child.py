@@ -161,7 +161,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     except SinkSettingsWrong as error:
         channel.send(Refused(tuple(error.problems)))
         await channel.flush()
-        await _listen(channel, bus, asyncio.Event())  # (until the parent is gone)
+        return 1
     # 2. it runs
     stop = asyncio.Event()
     listening = asyncio.create_task(_listen(channel, bus, stop), name="pipe")

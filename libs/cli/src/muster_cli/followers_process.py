@@ -141,6 +141,7 @@ class FollowersProcess:
         self._told: Told | None = None
         self._told_s = 0.0
         self._failed = ""
+        self._refused = False
         self._gone = "their process begins"  # why there is none; "": there is
 
     @property
@@ -218,7 +219,7 @@ class FollowersProcess:
     async def exposition(self) -> bytes:
         """The metrics of both processes; of this one alone while the other one does not answer."""
         text = exposition.own()
-        if not self._is_there():
+        if not self.is_heard:
             return text
         try:
             answer = await self._metrics.get(_METRICS_PATH)
@@ -227,8 +228,9 @@ class FollowersProcess:
             return text
         return exposition.merged(text, answer.body, _OF_FOLLOWERS) if answer.status == 200 else text
 
-    def _is_there(self) -> bool:
-        """Whether it answers, as far as it is known: one that hangs is not there either."""
+    @property
+    def is_heard(self) -> bool:
+        """Whether there is one that was heard not long ago: one that hangs is not asked."""
         return self._told is not None and self._clock.monotonic() - self._told_s < _HEARD_S
 
     async def _asked_of_view(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -238,14 +240,14 @@ class FollowersProcess:
             return
         # What shows or changes a process itself is about the one that decides.
         await self._here()(scope, receive, send)
-        if scope["method"] == "PUT" and path.startswith(_LEVEL_PATH) and self._is_there():
+        if scope["method"] == "PUT" and path.startswith(_LEVEL_PATH) and self.is_heard:
             await self._view(scope, receive, _nowhere)  # (the same level there)
 
     async def _asked_of_publisher(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asked(self._publisher, "event publisher", scope, receive, send)
 
     async def _asked(self, target: Target, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._is_there():
+        if self.is_heard:
             await target(scope, receive, send)
         else:
             await respond_error(send, 503, f"The {name} is not reachable, try again", [(b"retry-after", b"1")])
@@ -272,16 +274,17 @@ class FollowersProcess:
             _settle(self._first, None)
 
     async def _keep_one(self) -> None:
+        assert self._first is not None
         failures = 0
         while not self._stopping.is_set():
             # 1. it runs
             began_s = self._clock.monotonic()
             why = await self._run()
             self._told = None
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._refused:
                 return
             # 2. it is gone
-            if self._failed and not self._has_been_ready:
+            if self._failed and not self._first.done():
                 raise FollowersFailed(self._failed)
             self._gone = f"the followers' process {why}; it is started again"
             if self._clock.monotonic() - began_s >= _SETTLED_S:
@@ -292,10 +295,6 @@ class FollowersProcess:
             # 3. and again
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
-
-    @property
-    def _has_been_ready(self) -> bool:
-        return self._first is not None and self._first.done() and not self._first.cancelled()
 
     async def _run(self) -> str:
         """Runs a child to its end; says how it ended."""
@@ -335,6 +334,7 @@ class FollowersProcess:
                 if message.ready:
                     _settle(self._first, None)
             case Refused():
+                self._refused = True
                 _settle(self._first, UsageError("\n".join(message.problems)))
             case Failed():
                 self._failed = message.why

@@ -120,7 +120,7 @@ proto: install-dev ## stubs from proto/, and where Go is here those of examples/
 lock: install-dev ## resolve requirements/*.lock anew
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lock --upgrade
 
-compose-test: install ## the compose stack for real: build, start, replay a trace, account for every task, remove
+compose-test: install-dev ## the compose stack for real: build, start, ask everything, replay a trace, account for every task, remove
 	@scripts/compose-test
 
 clean: ## everything that make made

@@ -279,11 +279,12 @@ class HistoryServer:
     # ---- for ever --------------------------------------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Reads the event stream; raises what would end such a server (``ended``)."""
+        """Reads the event stream; raises what would end such a server, or its stream (``ended``)."""
         try:
             await self._follow()
-        except Broken as error:
-            self.ended = str(error)
+            self.ended = "the stream ended"
+        except (Broken, httpx.HTTPError) as error:
+            self.ended = repr(error)
             raise
 
     async def _follow(self) -> None:

@@ -1,9 +1,10 @@
 """Everything that is asked over REST, in both forms of Muster: in one process, and as the containers of compose.
 
 A scripted life (queues, limits, a gang, a preemption, applications that are completed, refused, removed and that come
-again) is followed by a history server; then every answer is held against its shape, and every row of docs/rest.md is
-asked. In compose form with a running stack in ``MUSTER_DEPLOYED`` (scripts/compose-test): the gateway's gRPC address,
-its HTTP URL and a token of an admin, with commas between. No RM may have registered there before.
+again) is followed by a history server; then every answer is held against its shape, the web UI looks at every page, and
+every row of docs/rest.md is asked. In compose form with a running stack in ``MUSTER_DEPLOYED`` (scripts/compose-test):
+the gateway's gRPC address, its HTTP URL and the token of an admin called test, with commas between. No RM may have
+registered there before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from contract import rest_shapes as shapes
 from contract.history_server import HistoryServer, Row
 from contract.rest_reader import Reader
 from contract.rest_rows import ask_every_row, ask_every_row_of_several
+from contract.web_ui import WebUi
 from e2e.gang_rig import P, Rm, eventually, muster_here
 from muster_client import ask
 from muster_proto.si.v1 import si_pb2 as si
@@ -52,13 +54,13 @@ partitions:
 class Place(NamedTuple):
     """Where Muster is.
 
-    :ivar headers: what an admin sends.
+    :ivar as_admin: the same, with what lets an admin in: all that a history server can be given.
     :ivar pass_s: lets so many seconds pass.
     """
 
     gateway: str
     http: str
-    headers: dict[str, str]
+    as_admin: str
     pass_s: Callable[[float], Awaitable[None]]
 
 
@@ -69,13 +71,13 @@ async def embedded(directory: Path) -> AsyncIterator[Place]:
         async def forward(seconds: float) -> None:
             muster.clock.forward(seconds)
 
-        yield Place(muster.gateway, muster.http, {}, forward)
+        yield Place(muster.gateway, muster.http, muster.http, forward)
 
 
 @asynccontextmanager
 async def deployed(_directory: Path) -> AsyncIterator[Place]:
     gateway, http, token = DEPLOYED.split(",")
-    yield Place(gateway, http, {"Authorization": f"Bearer {token}"}, asyncio.sleep)
+    yield Place(gateway, http, http.replace("://", f"://test:{token}@"), asyncio.sleep)
 
 
 FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="deployed")] if DEPLOYED else [])]
@@ -86,7 +88,8 @@ FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="de
 async def test_everything_that_is_asked(form: Any, tmp_path: Path) -> None:
     async with (
         form(tmp_path) as place,
-        httpx.AsyncClient(base_url=place.http, headers=place.headers, timeout=20) as client,
+        # (An idle stream has a line every 30 s.)
+        httpx.AsyncClient(base_url=place.as_admin, timeout=60) as client,
     ):
         # 1. a history server that was there first
         server = HistoryServer(client)
@@ -100,6 +103,7 @@ async def test_everything_that_is_asked(form: Any, tmp_path: Path) -> None:
             await reader.everything()
             await events(reader)
             await config(reader)
+            await WebUi(client).every_page()
             # 4. every row of the table answers
             await ask_every_row(client)
             # 5. it knows what one knows that comes only now

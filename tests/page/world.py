@@ -243,6 +243,10 @@ async def fills(rm: Rm, applications: int = APPLICATIONS, nodes: int = NODES) ->
     await rm.client.send_applications(
         [application(name, f"root.{'abc'[n % 3]}", user=f"user-{n % 7}") for n, name in enumerate(names)]
     )
-    sized = [{"vcore": 500 + n % 11 * 700, "memory": (1 + n % 7) * GI} for n in range(applications)]
+    # (However many they are, they fill half of it, some nodes more than others.)
+    sized = [
+        {"vcore": (500 + n % 11 * 700) * 2_000 // applications, "memory": (1 + n % 7) * 2_000 * GI // applications}
+        for n in range(applications)
+    ]
     await rm.client.send_asks([ask(f"{name}-{k}", name, sized[n]) for n, name in enumerate(names) for k in range(4)])
-    await eventually(lambda: len(rm.runs) == 4 * applications, f"{4 * applications} run, {len(rm.runs)} do")
+    await eventually(lambda: len(rm.runs) == 4 * applications, f"{4 * applications} run")

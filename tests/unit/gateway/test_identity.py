@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,28 @@ def test_a_token_says_who_it_is(address: str) -> None:
     assert door.identify(scope(("Authorization", f"bEARER   {READER}"))) == Identity("dashboard", Role.READ)
 
 
+def basic(text: str) -> str:
+    return f"Basic {b64encode(text.encode()).decode()}"
+
+
+def test_a_program_that_takes_an_address_only_brings_name_and_token() -> None:
+    door = doorman(http_tokens=TOKENS)
+    for name, token, role in (("ops", ADMIN, Role.ADMIN), ("dashboard", READER, Role.READ)):
+        assert door.identify(scope(("Authorization", basic(f"{name}:{token}")))) == Identity(name, role)
+
+
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
+        (basic(f"dashboard:{ADMIN}"), Refusal.UNKNOWN),
+        (basic(f"ops:{ADMIN}x"), Refusal.UNKNOWN),
+        (basic(f":{ADMIN}"), Refusal.MALFORMED),
+        (basic("ops:"), Refusal.MALFORMED),
+        (basic("ops"), Refusal.MALFORMED),
+        (basic(f"ops:{ADMIN}:{ADMIN}"), Refusal.MALFORMED),
+        (basic("ops:töken-0123456789"), Refusal.MALFORMED),
+        ("Basic =", Refusal.MALFORMED),
+        ("Basic YQ", Refusal.MALFORMED),
         (f"Bearer {ADMIN}x", Refusal.UNKNOWN),
         (f"Bearer {ADMIN[:-1]}", Refusal.UNKNOWN),
         (f"Bearer {ADMIN.upper()}", Refusal.UNKNOWN),

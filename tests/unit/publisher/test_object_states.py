@@ -9,16 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
-from muster_bus.clock import ManualClock, SystemClock
+from muster_bus.clock import ManualClock
 from muster_event_publisher import metrics, object_states
-from muster_event_publisher.object_states import ObjectStates
+from muster_event_publisher.object_states import Events, ObjectStates
 from muster_event_publisher.render import event_json
 from muster_proto.si.v1.si_pb2 import EventRecord
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from unit.publisher.feeding import event
+from unit.publisher.feeding import INSTANCE, event
 from unit.publisher.running import eventually, running, until_next
 from unit.publisher.test_stream import opened
 
@@ -26,14 +26,16 @@ NOW_NS = 1_750_000_000_000_000_000
 
 
 class View:
-    """Knows objects by kind and id: when they came, and what they are like.
+    """Knows objects by kind and id: when they came, and what they are like; of each name the latest first.
 
+    :ivar next_event_id: it has seen the events before this one.
     :ivar asked: each request's objects.
     :ivar statuses: of the next answers, instead of 200.
     """
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, str], tuple[int, str]] = {}
+        self.known: dict[tuple[str, str], tuple[int, str] | list[tuple[int, str]]] = {}
+        self.next_event_id = 1_000_000
         self.asked: list[list[dict[str, Any]]] = []
         self.statuses: list[int] = []
         self.app = Starlette(routes=[Route("/ws/v1/object-states", self._answer, methods=["POST"])])
@@ -44,8 +46,10 @@ class View:
         self.asked.append(wanted)
         if self.statuses:
             return Response(status_code=self.statuses.pop(0))
-        found = [self.known.get((each["kind"], each["id"])) for each in wanted]
-        return Response(json.dumps([each and {"createdNano": each[0], "state": each[1]} for each in found]))
+        found = [self.known.get((each["kind"], each["id"]), []) for each in wanted]
+        lists = [each if isinstance(each, list) else [each] for each in found]
+        states = [[{"createdNano": created, "state": state} for created, state in each] for each in lists]
+        return Response(json.dumps({"instanceUUID": INSTANCE, "nextEventID": self.next_event_id, "states": states}))
 
 
 def record(
@@ -62,7 +66,7 @@ def record(
 
 
 async def added(states: ObjectStates, *values: bytes) -> list[str | None]:
-    lines = await states.add("rm", [event_json(value) for value in values], values)
+    lines = await states.add(Events("rm", INSTANCE, 100, [event_json(value) for value in values], values))
     for line, value in zip(lines, values, strict=True):
         shown = json.loads(line)
         shown.pop("state", None)
@@ -118,28 +122,30 @@ async def test_what_is_gone_is_as_it_was_seen_last_and_not_as_who_came_after_it(
     assert metrics.STATES_MISSING._value.get() == before + 2
 
 
-async def test_a_view_that_is_a_moment_behind_is_asked_again(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_those_of_one_name_each_has_its_own(view: View) -> None:
+    view.known[("application", "x")] = [(NOW_NS + 10, "second"), (NOW_NS, "first")]
+    states = ObjectStates(view.app, ManualClock())
+    times = [record(EventRecord.APP, "x", at=at) for at in (0, 9, 10, 11)]
+    assert await added(states, *times) == ["first", "first", "second", "second"]
+
+
+async def test_a_view_that_is_behind_is_asked_again(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_states, "_TRY_AGAIN_S", 0.001)
-    clock = SystemClock()
-    new = record(EventRecord.APP, "x", at=clock.now_ns() - NOW_NS)
-    states = ObjectStates(view.app, clock)
-    asking = asyncio.create_task(added(states, new))
-    await eventually(lambda: bool(view.asked))
-    view.known[("application", "x")] = (NOW_NS, "there")
-    assert await asking == ["there"]
-    # Not for ever, and not for what happened long ago.
-    view.asked.clear()
-    assert await added(states, record(EventRecord.APP, "y", at=clock.now_ns() - NOW_NS)) == [None]
-    assert len(view.asked) == object_states._TRIES
-    view.asked.clear()
-    assert await added(states, record(EventRecord.APP, "old")) == [None]
-    assert len(view.asked) == 1
+    view.known[("application", "x")] = (NOW_NS, "old")
+    view.next_event_id = 101  # it has not seen the second of the two
+    states = ObjectStates(view.app, ManualClock())
+    asking = asyncio.create_task(added(states, record(EventRecord.APP, "x"), record(EventRecord.APP, "x")))
+    await eventually(lambda: len(view.asked) > 1)
+    assert not asking.done()
+    view.known[("application", "x")] = (NOW_NS, "new")
+    view.next_event_id = 102
+    assert await asking == ["new", "new"]
 
 
 async def test_a_silent_view_is_waited_for_and_then_not(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_states, "_PAUSE_S", 0.001)
     view.known[("application", "x")] = (NOW_NS, "there")
-    view.statuses = [503, 500]
+    view.statuses = [503, 500, 404]
     clock = ManualClock()
     states = ObjectStates(view.app, clock)
     assert await added(states, record(EventRecord.APP, "x")) == ["there"]
@@ -155,7 +161,7 @@ async def test_a_silent_view_is_waited_for_and_then_not(view: View, monkeypatch:
     assert await added(states, record(EventRecord.APP, "y")) == ["back"]
 
 
-@pytest.mark.parametrize("content", [b"[]", b"{", b'[{"createdNano":1.5,"state":""}]', b"\xff"])
+@pytest.mark.parametrize("content", [b"[]", b"{", b'{"instanceUUID":"","nextEventID":"1","states":[]}', b"\xff"])
 async def test_an_answer_that_cannot_be_read(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_states, "_PATIENCE_S", 0.0)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from muster_bus.backends.memory import MemoryLog
@@ -14,7 +16,9 @@ from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
+from muster_scheduler import follower as folding
 from muster_scheduler.core import invariants
+from muster_scheduler.follower import encode_registration
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate
@@ -83,6 +87,36 @@ async def test_a_registration_starts_the_rm_afresh(bench: Bench) -> None:
         await bench.write(again)
         nodes = (await client.get("/ws/v1/partition/default/nodes")).json()
         assert [node["nodeID"] for node in nodes] == ["m1"]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+async def test_a_large_configuration_is_read_beside_the_event_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    threads: list[int] = []
+    read = folding.load_queue_config
+
+    def reading(text: str) -> Any:
+        threads.append(threading.get_ident())
+        return read(text)
+
+    rm = bench.rm()
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        monkeypatch.setattr(folding, "load_queue_config", reading)
+        more = "".join(f", {{name: q{number}, properties: {{words: {'x' * 100}}}}}" for number in range(100 * large))
+        for registrations in (1, 2):  # as another configuration, and as another registration
+            rm.info.registrations = registrations
+            queues = f"{{name: root, submitacl: '*', queues: [{{name: n{registrations}}}{more}]}}"
+            rm.info.config = f"partitions: [{{name: default, queues: [{queues}]}}]"
+            value = encode_registration(rm.info)
+            await bench.commit(rm.partition, [rm.own_record(), rm.record("reg", "-", value=value)])
+            shown = (await client.get("/ws/v1/resource-manager/configuration")).json()
+            assert f"n{registrations}" in str(shown)
+            names = (await client.get("/ws/v1/partition/default/queues")).json()["childNames"]
+            assert f"root.n{registrations}" in names
+    assert len(threads) == 2
+    assert (threading.get_ident() in threads) is not large
 
 
 async def test_many_small_reads_make_the_same_state_as_one(bench: Bench) -> None:

@@ -194,7 +194,8 @@ def test_room_that_is_promised_is_shown_at_the_application_and_its_queue() -> No
     assert (forms["phase"], forms["placed"], forms["promised"]) == ("FORMING", {"vcore": 2_000}, {"vcore": 2_000})
     assert forms["message"] == "Its gang forms. Of 1 placeholder 1 holds room."
     partition = found.cluster.partition
-    queue = explained.decoded(explain_queue.explained(partition, partition.queues["root.a"], halt=None))
+    now_ns = found.cluster.now_ns
+    queue = explained.decoded(explain_queue.explained(partition, partition.queues["root.a"], now_ns, halt=None))
     assert (queue["promised"], queue["formingApplications"], queue["runningApplications"]) == ({"vcore": 2_000}, 1, 1)
     assert queue["asks"] == {"GANG_ROOM": 1}
 
@@ -221,7 +222,7 @@ def test_a_queue_that_is_full_of_gangs_says_so() -> None:
     cluster.ask("runs", "k", vcore=1)
     gang(cluster, "x", total=4)
     placeholders(cluster, "x", 1, 2)
-    shown = explain_queue.explained(cluster.partition, cluster.queue("root.a"), halt=None)
+    shown = explain_queue.explained(cluster.partition, cluster.queue("root.a"), cluster.now_ns, halt=None)
     assert (shown.running_applications, shown.forming_applications) == (1, 1)
     assert "It runs as many applications as it may, 2 (1 of them by their placeholders)." in shown.message
 
@@ -235,7 +236,10 @@ def test_a_users_limit_without_room_for_the_gang_names_the_user() -> None:
     placeholders(cluster, "y", 1, 2)
     waiting = dao.reason_of(cluster.application("y").asks["workers-p0"].reason)  # type: ignore[arg-type]
     assert (waiting.code, waiting.who, waiting.queue, waiting.promised) == ("GANG_ROOM", "ann", "root.a", 5)
-    assert "User ann uses 0.004 cores of its limit of 0.009 cores in queue root.a; 0.005 cores are promised" in waiting.message
+    assert (
+        "User ann uses 0.004 cores of its limit of 0.009 cores in queue root.a; 0.005 cores are promised"
+        in waiting.message
+    )
 
 
 def test_announced_and_never_asked_for_says_what_is_missing() -> None:
@@ -294,7 +298,7 @@ def test_who_must_go_with_its_whole_gang_says_so() -> None:
     explained.add(arena, "app", "root.poor")
     explained.asked(arena)
     state = RmState(RmInfo("rm1", life="RUNNING"), arena.core)
-    told = json.loads(text(explain.preempted(state)))["preempted"]
+    told = json.loads(text(explain.preempted(state, arena.now_ns)))["preempted"]
     assert [(each["allocationKey"], each["placeholder"], each["taskGroup"], each["withGang"]) for each in told] == [
         (f"p{number}", True, "workers", True) for number in range(4)
     ]
@@ -367,7 +371,7 @@ def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
     partition, state = rm.cluster.partition, RmState(rm.info, rm.cluster.core)
 
     def of_queue(path: str) -> bytes:
-        return go_json(explain_queue.explained(partition, partition.queues[path], halt=None))
+        return go_json(explain_queue.explained(partition, partition.queues[path], now_ns, halt=None))
 
     return {
         f"{P}/queues": lambda: text(render.queue(partition, partition.root, tree=True, shown_partition=partition.name)),

@@ -69,7 +69,7 @@ class FollowedRun(GangRun):
         state = RmState(RmInfo("rm", life="RUNNING"), core)
         for partition in core.partitions.values():
             for path, queue in sorted(partition.queues.items()):
-                yield path, json.loads(go_json(explain_queue.explained(partition, queue, halt=None)))
+                yield path, json.loads(go_json(explain_queue.explained(partition, queue, self.now_ns, halt=None)))
             yield "queues", json.loads(b"".join(render.queue(partition, partition.root, tree=True)))
             for app_id, app in sorted(partition.apps.items()):
                 yield app_id, json.loads(b"".join(render.application(partition, app)))

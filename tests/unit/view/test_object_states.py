@@ -7,6 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
+from builders import nodes
+from muster_scheduler.core.commands import NodeAction, UpdateApplications
+from muster_scheduler.view import object_states
 from muster_scheduler.view.object_states import WANTED_MAX
 from unit.view.recorded import Bench, client_of
 
@@ -16,8 +19,9 @@ P = "/ws/v1/partition/default"
 async def states(client: httpx.AsyncClient, *wanted: dict[str, Any]) -> list[Any]:
     answer = await client.post("/ws/v1/object-states", content=json.dumps(wanted).encode())
     assert answer.status_code == 200, answer.text
-    found: list[Any] = answer.json()
-    return [None if each is None else json.loads(each["state"]) for each in found]
+    found = answer.json()
+    assert found["instanceUUID"] == ""
+    return [json.loads(each[0]["state"]) if each else None for each in found["states"]]
 
 
 async def test_each_kind_is_as_rest_answers_it(bench: Bench) -> None:
@@ -77,3 +81,43 @@ async def test_what_is_refused(bench: Bench, body: bytes, words: str) -> None:
     async with bench.view() as view, client_of(view) as client:
         answer = await client.post("/ws/v1/object-states", content=body)
     assert (answer.status_code, words in answer.json()["message"]) == (400, True), answer.text
+
+
+async def test_those_that_are_gone_are_as_they_were_at_last(bench: Bench) -> None:
+    rm = bench.rm()
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        created: list[int] = []
+        for user in ("ann", "bob", "cid"):
+            rm.cluster.now_ns += 1
+            created.append(rm.cluster.now_ns)
+            rm.cluster.app("x", "root.a", user=user)
+            rm.cluster.node("n1", vcore=1)
+            await bench.write(rm)
+            if user != "cid":
+                gone = nodes(NodeAction.DECOMISSION, {"n1": None})
+                rm.cluster.do(UpdateApplications(remove=(("default", "x"),)), gone)
+                await bench.write(rm)
+        wanted = [{"kind": "application", "id": "x"}, {"kind": "node", "id": "n1"}, {"kind": "queue", "id": "root.a"}]
+        answer = await client.post("/ws/v1/object-states", content=json.dumps(wanted).encode())
+        apps, hosts, queues = answer.json()["states"]
+    assert [json.loads(each["state"])["user"] for each in apps] == ["cid", "bob", "ann"]
+    assert [each["createdNano"] for each in apps] == [each["createdNano"] for each in hosts] == created[::-1]
+    assert len({json.loads(each["state"])["id"] for each in apps}) == 3
+    assert len(queues) == 1
+
+
+async def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    monkeypatch.setattr(object_states, "_KEPT_BYTES", 2_000)
+    rm = bench.rm()
+    departed = object_states.Departed()
+    for number in range(30):
+        name = f"n{number % 10 if number < 20 else 0}"
+        rm.cluster.node(name, vcore=1)
+        departed.note("rm1", rm.cluster.partition, "node", (name,))
+        departed.note("rm1", rm.cluster.partition, "alloc", ("x", "k"))
+        departed.note("rm1", rm.cluster.partition, "node", ("never",))
+        rm.cluster.do(nodes(NodeAction.DECOMISSION, {name: None}))
+    found = [len(departed.of(object_states.ObjectKey("rm1", "node", f"n{number}"))) for number in range(10)]
+    assert found[0] == object_states._KEPT_OF_NAME
+    assert 4 < sum(found) < 12

@@ -19,9 +19,8 @@ from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.http_front import OWN_PATHS
 from muster_gateway.http_roles import needed
 from muster_scheduler.view import ViewService
-from muster_scheduler.view.rest import ViewRest
 from muster_scheduler.view.settings import ViewSettings
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from unit.view.recorded import Bench, client_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "rest.md"
@@ -127,12 +126,8 @@ def _routes() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     """Of the view, and of the publisher and the gateway themselves."""
     topics = Topics(partitions=1)
     log, clock = MemoryLog(topics.specs(), SystemClock()), SystemClock()
-    mount = ViewService(ViewSettings(http_address=""), log, topics, clock).asgi.routes[0]
-    assert isinstance(mount, Mount)
-    assert isinstance(mount.app, ViewRest)
-    of_view = {
-        (action.method, pattern) for routes in mount.app._routes._by_length.values() for _, pattern, action in routes
-    }
+    view = ViewService(ViewSettings(http_address=""), log, topics, clock).asgi
+    of_view = {(action.method, pattern) for routes in view._routes._by_length.values() for _, pattern, action in routes}
     usage = UsageRest(DeriveSettings(), log, topics)
     publisher = PublisherService(PublisherSettings(http_address=""), log, topics, clock, extra_routes=usage.routes).asgi
     others = {("GET", route.path) for route in publisher.routes if isinstance(route, Route)}

@@ -80,6 +80,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         console.print(f"  gRPC   {settings.gateway.grpc_address}   {_SERVICES}")
         if settings.gateway.http_address:
             console.print(f"  REST   http://{settings.gateway.http_address}/ws/v1/partitions")
+            console.print(f"  page   http://{settings.gateway.http_address}/")
         for line in data_lines(settings, data_dir):
             console.print(f"  {line}")
 

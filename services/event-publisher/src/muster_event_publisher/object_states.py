@@ -1,11 +1,10 @@
 """What the object of an event is like, as ``state`` in the event's JSON: for history servers (docs/history-servers.md).
 
 The scheduler writes events without it: it would cost every decision, for readers that there seldom are. The view knows
-it, so who opens a stream pays: the view is asked once for all objects of a chunk of events. What it says is what an
-object is like when the event goes out, never before the event.
+it, so who opens a stream pays: the view is asked once for all objects of a chunk of events, and again while it has not
+seen the last of them. What it says is what an object is like when the event goes out, never before the event.
 
-An object that is gone is sent as it was last seen. What is not known at all goes out without ``state``: counted, and
-no reason to keep other readers waiting.
+An object that is gone is sent as it was last seen. What is not known at all goes out without ``state``, and is counted.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ PATH = "/ws/v1/object-states"
 _KINDS = {EventRecord.APP: "application", EventRecord.NODE: "node", EventRecord.QUEUE: "queue"}
 # Of objects that are gone: so many are remembered as they were last seen.
 _KEPT_BYTES = 32 * 1024 * 1024
-# The view follows the log, as this service does, and may be a moment behind: so often it is asked again for something
-# that should be there, this far apart, while the event is so new.
-_TRIES, _TRY_AGAIN_S, _NEW_NS = 5, 0.05, 5_000_000_000
-# A view that does not answer is waited for, because a history server has no other way to what it missed; then events
-# go out without state, and it is tried again so much later.
+# The view follows the log, as this service does, and may be a moment behind: so much later it is asked again.
+_TRY_AGAIN_S = 0.02
+# One that does not answer, or stays behind, is waited for, because a history server has no other way to what it missed;
+# then events go out with what there is, and it is tried again so much later.
 _PATIENCE_S, _PAUSE_S, _AWAY_S = 30.0, 0.5, 5.0
 _TIMEOUT_S = 10.0
 # Chunks of streams with their states.
@@ -58,7 +56,29 @@ class _State(msgspec.Struct, rename="camel"):
     state: str
 
 
-_States = msgspec.json.Decoder(list[_State | None])
+class _Answer(msgspec.Struct):
+    instance: str = msgspec.field(name="instanceUUID")
+    next_event_id: int = msgspec.field(name="nextEventID")
+    states: list[list[_State]]
+
+
+_ANSWERS = msgspec.json.Decoder(_Answer)
+_Found = dict[ObjectKey, list[_State]]
+
+
+class Events(NamedTuple):
+    """Some events of one RM, one after the other.
+
+    :param lines: as JSON objects, without line feeds.
+    :param values: as they are in the log; None: the line is no event.
+    :param first_id: of the first; the last one's is so many more as there are others behind it.
+    """
+
+    rm_id: str
+    instance: str
+    first_id: int
+    lines: Sequence[bytes]
+    values: Sequence[bytes | None]
 
 
 class ObjectStates:
@@ -75,109 +95,95 @@ class ObjectStates:
         self._seen_bytes = 0
         self._chunks: OrderedDict[tuple[str, str, int, int], bytes] = OrderedDict()
         self._asking = asyncio.Lock()
-        self._away_until_s = float("-inf")
+        self._away_until_s: dict[str, float] = {}
 
     async def close(self) -> None:
         """Ends the connections."""
         if self._client is not None:
             await self._client.aclose()
 
-    async def chunk(
-        self, rm_id: str, instance: str, start: int, lines: Sequence[bytes], values: Sequence[bytes | None]
-    ) -> bytes:
-        """A stream's lines from the id ``start`` on; streams at the same place share them. See :meth:`add`."""
-        key = (rm_id, instance, start, len(lines))
+    async def chunk(self, events: Events) -> bytes:
+        """A stream's lines; streams at the same place share them. See :meth:`add`."""
+        key = (events.rm_id, events.instance, events.first_id, len(events.lines))
         async with self._asking:
             body = self._chunks.get(key)
             if body is None:
-                body = b"".join([line + b"\n" for line in await self._add(rm_id, lines, values)])
+                body = b"".join([line + b"\n" for line in await self._add(events)])
                 self._chunks[key] = body
                 if len(self._chunks) > _CHUNKS_KEPT:
                     self._chunks.popitem(last=False)
         return body
 
-    async def add(self, rm_id: str, lines: Sequence[bytes], values: Sequence[bytes | None]) -> list[bytes]:
-        """The lines with the states of their objects, as far as these are known.
-
-        :param lines: events as JSON objects, without line feeds.
-        :param values: the same as they are in the log; None: the line is no event.
-        """
+    async def add(self, events: Events) -> list[bytes]:
+        """The lines with the states of their objects, as far as these are known."""
         async with self._asking:
-            return await self._add(rm_id, lines, values)
+            return await self._add(events)
 
-    async def _add(self, rm_id: str, lines: Sequence[bytes], values: Sequence[bytes | None]) -> list[bytes]:
+    async def _add(self, events: Events) -> list[bytes]:
         # 1. what about whom
-        events = [decode(value) if value is not None else None for value in values]
-        keys = [_key(rm_id, event) if event is not None else None for event in events]
+        records = [decode(value) if value is not None else None for value in events.values]
+        keys = [_key(events.rm_id, record) if record is not None else None for record in records]
         wanted: dict[ObjectKey, dict[str, None]] = {}
-        for event, key in zip(events, keys, strict=True):
-            if event is not None and key is not None:
+        for record, key in zip(records, keys, strict=True):
+            if record is not None and key is not None:
                 references = wanted.setdefault(key, {})
-                if event.referenceID:
-                    references[event.referenceID] = None
+                if record.referenceID:
+                    references[record.referenceID] = None
         if not wanted:
-            return list(lines)
+            return list(events.lines)
         # 2. what they are like
-        found = await self._find(wanted, {key: event for event, key in zip(events, keys, strict=True) if event and key})
+        found = await self._find(wanted, events)
         # 3. each event with the object that it was about, not with a later one of the same name
         full: list[bytes] = []
-        for line, event, key in zip(lines, events, keys, strict=True):
+        for line, record, key in zip(events.lines, records, keys, strict=True):
             state = None
-            if event is not None and key is not None:
-                candidates = (found.get(key), self._seen.get(key))
-                state = next((each for each in candidates if each and each.created_nano <= event.timestampNano), None)
+            if record is not None and key is not None:
+                seen = self._seen.get(key)
+                candidates = (*found.get(key, ()), *([seen] if seen is not None else []))
+                state = next((each for each in candidates if each.created_nano <= record.timestampNano), None)
                 if state is None:
                     metrics.STATES_MISSING.inc()
             full.append(b'%b,"state":%b}' % (line[:-1], go_text(state.state).encode()) if state is not None else line)
-        for key, state in found.items():
-            self._remember(key, state)
+        for key, states in found.items():
+            if states:
+                self._remember(key, states[0])
         return full
 
-    async def _find(
-        self, wanted: Mapping[ObjectKey, Mapping[str, None]], events: Mapping[ObjectKey, EventRecord]
-    ) -> dict[ObjectKey, _State]:
-        """What the view knows. It is given a moment for what is so new that it may not have it yet."""
+    async def _find(self, wanted: Mapping[ObjectKey, Mapping[str, None]], events: Events) -> _Found:
+        """What the view knows as soon as it has seen all of the events."""
         since_s = self._clock.monotonic()
-        found: dict[ObjectKey, _State] = {}
-        tries = 0
-        while since_s >= self._away_until_s:
-            missing = {key: keys for key, keys in wanted.items() if key not in found}
+        found: _Found = {}
+        behind = events.first_id + len(events.values)
+        while since_s >= self._away_until_s.get(events.rm_id, since_s):
+            pause_s = _TRY_AGAIN_S
             try:
-                found |= await self._ask(missing)
+                answer = await self._ask(events.rm_id, wanted)
             except ViewSilent as error:
-                if self._stopping() or self._clock.monotonic() - since_s >= _PATIENCE_S:
-                    self._away_until_s = self._clock.monotonic() + _AWAY_S
-                    log.warning("events go out without the states of their objects", error=str(error))
+                story, pause_s = str(error), _PAUSE_S
+            else:
+                found = dict(zip(wanted, answer.states, strict=False))
+                if answer.instance != events.instance or answer.next_event_id >= behind:
                     break
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            tries += 1
-            if tries == _TRIES or not any(self._should_be_there(events[key]) for key in missing if key not in found):
+                story = f"it has seen the events before {answer.next_event_id} only, wanted before {behind}"
+            if self._stopping() or self._clock.monotonic() - since_s >= _PATIENCE_S:
+                self._away_until_s[events.rm_id] = self._clock.monotonic() + _AWAY_S
+                log.warning("events go out without the states of their objects", view=story)
                 break
-            await asyncio.sleep(_TRY_AGAIN_S)
+            await asyncio.sleep(pause_s)
         return found
 
-    def _should_be_there(self, event: EventRecord) -> bool:
-        """(The event is the last one of the object in its chunk.)"""
-        went = event.eventChangeType == EventRecord.REMOVE and not event.referenceID
-        return not went and self._clock.now_ns() - event.timestampNano < _NEW_NS
-
-    async def _ask(self, wanted: Mapping[ObjectKey, Mapping[str, None]]) -> dict[ObjectKey, _State]:
-        """Of one RM. Raises ViewSilent."""
-        rm_id = next(iter(wanted)).rm_id
+    async def _ask(self, rm_id: str, wanted: Mapping[ObjectKey, Mapping[str, None]]) -> _Answer:
+        """Raises ViewSilent, also where the view does not know the RM (yet)."""
         body = [{"kind": key.kind, "id": key.object_id, "keys": [*keys]} for key, keys in wanted.items()]
         try:
             answer = await self._open().post(PATH, params={"rm": rm_id}, content=msgspec.json.encode(body))
-            if answer.status_code == 404:  # the RM is gone
-                return {}
             if answer.status_code != 200:
                 raise ViewSilent(f"status {answer.status_code}")
-            states = _States.decode(answer.content)
+            return _ANSWERS.decode(answer.content)
         except httpx.HTTPError as error:
             raise ViewSilent(type(error).__name__) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ViewSilent("its answer cannot be read") from error
-        return {key: state for key, state in zip(wanted, states, strict=False) if state is not None}
 
     def _open(self) -> httpx.AsyncClient:
         if self._client is None:

@@ -41,7 +41,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_event_publisher import metrics, render
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, shown
-from muster_event_publisher.object_states import ObjectStates
+from muster_event_publisher.object_states import Events, ObjectStates
 from muster_event_publisher.ring import EventRing, Piece
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
@@ -183,7 +183,9 @@ class EventsRest:
                         render.event_json(value) if value is not None else render.missing_json(event_id)
                         for event_id, value in enumerate(part, first_id)
                     ]
-                found.lines += await states.add(ring.rm_id, rendered, part) if states is not None else rendered
+                if states is not None:
+                    rendered = await states.add(Events(ring.rm_id, ring.instance, first_id, rendered, part))
+                found.lines += rendered
                 if None in part:
                     found.note_missing(first_id, part)
                 await asyncio.sleep(0)
@@ -204,7 +206,10 @@ class EventsRest:
         for index in range(0, len(old.values), _SLICE):
             part = old.values[index : index + _SLICE]
             rendered = [render.event_json(value) for value in part]
-            found.lines += await states.add(ring.rm_id, rendered, part) if states is not None else rendered
+            if states is not None:
+                events = Events(ring.rm_id, ring.instance, old.first_id + index, rendered, part)
+                rendered = await states.add(events)
+            found.lines += rendered
             await asyncio.sleep(0)
 
     async def _stream(self, request: Request) -> ASGIApp:

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from muster_event_publisher import metrics, render
 from muster_event_publisher.callers import Callers, Patience
 from muster_event_publisher.errors import OldEventsAway, RequestRefused
-from muster_event_publisher.object_states import ObjectStates
+from muster_event_publisher.object_states import Events, ObjectStates
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing
 from muster_event_publisher.source import EventSource
@@ -185,7 +185,7 @@ class EventStream:
         end = min(self.cursor + _CHUNK, ring.next_id)
         if self._states is not None:
             texts, values = _events(ring, lines, self.cursor, end)
-            body = await self._states.chunk(ring.rm_id, ring.instance, self.cursor, texts, values)
+            body = await self._states.chunk(Events(ring.rm_id, ring.instance, self.cursor, texts, values))
         else:
             kept = lines.chunk(self.cursor, end)
             body = kept if kept is not None else _chunk(ring, lines, self.cursor, end)
@@ -205,7 +205,7 @@ class EventStream:
         values = found.values if found and found.first_id == first_id else []
         texts = [render.event_json(value) for value in values]
         if self._states is not None:
-            texts = await self._states.add(ring.rm_id, texts, values)
+            texts = await self._states.add(Events(ring.rm_id, ring.instance, first_id, texts, values))
         body += [text + b"\n" for text in texts]
         await self._put(send, b"".join(body))
         self.cursor = first_id + len(values)

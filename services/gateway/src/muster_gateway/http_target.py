@@ -6,16 +6,19 @@ is what the front must pass on (docs/rest.md).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Set
 
 import aiohttp
 import structlog
 from multidict import CIMultiDict
+from muster_service.http_server import cut
 from muster_service.identity import IDENTITY_HEADERS
 from muster_service.life import until
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
+from muster_gateway.errors import shown
 from muster_gateway.http_front import RawHeaders, respond, respond_error
 
 log = structlog.get_logger(__name__)
@@ -40,6 +43,8 @@ _KEEP_ALIVE_S = 4.0
 # A listener of /ws/v1/events/stream may hear nothing for hours: only connecting is bounded, not reading.
 _READ_BYTES = 256 * 1024
 _RETRY_AFTER_S = b"1"
+# A reader that takes nothing for so long is cut: later than those behind cut theirs, who can say why.
+_STALLED_S = 60.0
 _HEAD_BYTES_MAX = 64 * 1024
 # What the library would put in of itself.
 _NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -78,7 +83,7 @@ class HttpTarget:
             await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
             return
         try:
-            await self._relay(response, receive, send)
+            await self._relay(response, scope, receive, send)
         finally:
             if not response.content.at_eof():
                 response.close()  # the connection too: there is more on the way
@@ -124,7 +129,7 @@ class HttpTarget:
             )
         return self._session
 
-    async def _relay(self, response: aiohttp.ClientResponse, receive: Receive, send: Send) -> None:
+    async def _relay(self, response: aiohttp.ClientResponse, scope: Scope, receive: Receive, send: Send) -> None:
         await send(
             {
                 "type": "http.response.start",
@@ -137,13 +142,17 @@ class HttpTarget:
                 await send({"type": "http.response.body", "body": await response.content.read(), "more_body": False})
             else:
                 await until(self._pass_body(response, send), _client_gone(receive))
+        except TimeoutError:
+            log.warning("http reader stalled", target=self._name, path=shown(scope["path"]), after_s=_STALLED_S)
+            await cut(scope)
         except (aiohttp.ClientError, OSError) as error:
             # Returning unfinished breaks the connection: the client sees it is cut.
             log.warning("http target broke off", target=self._name, error=type(error).__name__)
 
     async def _pass_body(self, response: aiohttp.ClientResponse, send: Send) -> None:
         async for chunk in response.content.iter_any():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            async with asyncio.timeout(_STALLED_S):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -14,6 +14,7 @@ through a proxy. Any page may send requests to the loopback, and the answers say
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
@@ -30,6 +31,8 @@ from muster_gateway.settings import TOKEN, TOKEN_CHARS_MIN, TOKEN_EXPECTED, Gate
 
 # More is no token's file: reading it all would only take memory.
 _TOKEN_FILE_BYTES_MAX = 16 * 1024
+# For programs that can be given an address and nothing else: http://NAME:TOKEN@host:9080 (RFC 7617).
+_BASIC = re.compile(r"Basic +([A-Za-z0-9+/]+={0,2})", re.IGNORECASE)
 _BEARER = re.compile(rf"Bearer +({TOKEN.pattern})", re.IGNORECASE)
 # Who sends one of these says itself that it asks for somebody else.
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded", b"via"})
@@ -127,11 +130,16 @@ class Doorman:
         return ""
 
     def _of_token(self, given: list[bytes]) -> Identity:
-        match = _BEARER.fullmatch(given[0].decode("latin-1").strip()) if len(given) == 1 else None
-        if match is None:
+        text = given[0].decode("latin-1").strip() if len(given) == 1 else ""
+        name, token = "", ""
+        if (match := _BEARER.fullmatch(text)) is not None:
+            token = match[1]
+        elif (match := _BASIC.fullmatch(text)) is not None:
+            name, token = _name_and_password(match[1])
+        if not token:
             raise NotIdentified(Refusal.MALFORMED, "expected one header Authorization: Bearer TOKEN")
-        identity = self._tokens.find(match[1])
-        if identity is None:
+        identity = self._tokens.find(token)
+        if identity is None or name not in ("", identity.name):
             raise NotIdentified(Refusal.UNKNOWN, "the token is nobody's")
         return identity
 
@@ -167,6 +175,15 @@ def _names_loopback(url: str) -> bool:
     except ValueError:
         return False
     return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
+
+
+def _name_and_password(encoded: str) -> tuple[str, str]:
+    """Of Basic's credentials; empty ones where they are none, or the password could not be a token."""
+    try:
+        name, _, password = b64decode(encoded, validate=True).decode("ascii").partition(":")
+    except ValueError:
+        return "", ""
+    return (name, password) if name and TOKEN.fullmatch(password) else ("", "")
 
 
 def _digest(token: str) -> bytes:

@@ -11,8 +11,6 @@ from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState
@@ -22,6 +20,7 @@ from muster_scheduler.view.core_metrics import Counted
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.health import HealthCheck
 from muster_scheduler.view.history import History
+from muster_scheduler.view.object_states import Departed
 from muster_scheduler.view.rest import ViewRest, cooperate
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate
@@ -34,7 +33,7 @@ class ViewService:
 
     :param bus: started; closed by whoever started it.
     :param with_others: it shares its process, whose metrics somebody else exposes.
-    :ivar asgi: the endpoints as a Starlette application, for who serves them elsewhere.
+    :ivar asgi: the endpoints as an ASGI application, for who serves them elsewhere.
     """
 
     def __init__(
@@ -53,8 +52,7 @@ class ViewService:
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
             for partition in range(topics.partitions)
         ]
-        rest = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
-        self.asgi = Starlette(routes=[Mount("", app=rest)])
+        self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
         self._history = History()
         self._health: dict[str | None, tuple[float, dao.HealthDao]] = {}
         self._checking = asyncio.Lock()
@@ -155,6 +153,10 @@ class ViewService:
                     partitions = tuple((each, census.of(each)) for each in state.core.partitions.values())
                     found.append(Counted(state, census.counts.get(known) or Counts(), partitions))
         return sorted(found, key=lambda each: each.state.info.rm_id)
+
+    def departed(self, rm_id: str) -> Departed:
+        """What objects were like that are gone, of an RM's partition."""
+        return self._of(rm_id)[0].departed
 
     def lag_records(self, rm_id: str | None = None) -> int:
         """Records that were written and are not folded: of an RM's partition; None: of all."""

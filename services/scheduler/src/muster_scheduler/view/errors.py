@@ -21,3 +21,13 @@ class RequestRefused(ViewError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status, self.message = status, message
+
+
+class ReaderStalled(ViewError):
+    """A reader that takes nothing of its answer. Its connection is cut.
+
+    :param path: what it asked for.
+    """
+
+    def __init__(self, path: str, after_s: float) -> None:
+        super().__init__(f"the reader of {path} took nothing for {after_s:g} s")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from muster_scheduler.core.objects import Application, Ask, AskGroup, Queue
 from muster_scheduler.core.past import PAST_KEPT, Past, PastReason
-from muster_scheduler.core.reasons import Reason
+from muster_scheduler.core.reasons import Reason, capital
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.view.explain_dao import EpisodeDao, PastDao
 from muster_scheduler.view.explain_gang import waiting_for_placeholders
@@ -87,7 +87,7 @@ def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
         reserved_nodes=reason.reserved,
         since=since_ns,
         until=until_ns,
-        message=reason.sentence(),
+        message=capital(f"{reason.clause()}."),
     )
 
 

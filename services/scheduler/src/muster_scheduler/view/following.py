@@ -15,12 +15,14 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.topics import Topics, is_rm_state_key
+from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 
+from muster_scheduler import state_codec
 from muster_scheduler.core.external_books import ExternalBooks
 from muster_scheduler.follower import RmState, StateFolder
 from muster_scheduler.view import metrics
 from muster_scheduler.view.census import Census, Counts
+from muster_scheduler.view.object_states import Departed
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate, Slice
 
@@ -33,12 +35,15 @@ _IDLE_PAUSE_SLICES = 2
 _REST_OF_TRANSACTION_S = 0.05
 # While a read is under way, whether it is over.
 _LOOK_AGAIN_S = 0.001
+# Registrations above this have a configuration that takes longer to read than others wait gladly: 50 ms.
+_LARGE_BYTES = 8 * 1024
 
 
 class PartitionFollower:
     """One partition's state, kept up to date.
 
     :ivar version: grows with each fold: the same version is the same state.
+    :ivar departed: what objects were like that are gone.
     :ivar problem: why it does not follow now; "" when it does.
     """
 
@@ -52,6 +57,7 @@ class PartitionFollower:
         self._folder: StateFolder | None = None
         self._counts: dict[str, Counts] = {}
         self._census = Census(self._counts)
+        self.departed = Departed()
         self._reader: LogReader | None = None
         self._position = 0
         self._end = 0
@@ -202,6 +208,14 @@ class PartitionFollower:
     async def _fold(self, records: Sequence[Record]) -> None:
         folder = self._folder
         assert folder is not None, "start comes first"
+        # 1. beside the event loop, what takes seconds: it answers as it was meanwhile
+        for record in records:
+            key, value = record.key, record.value
+            if value is None or key is None or len(value) <= _LARGE_BYTES:
+                continue
+            if parse_state_key(key)[1] == state_codec.REGISTRATION:
+                await asyncio.to_thread(folder.read_ahead, value)
+        # 2. in slices, all of it
         slice_s = self._settings.fold_slice_ms / 1000
         slice_ = Slice(self._clock, slice_s)
         for record in records:
@@ -232,7 +246,7 @@ class PartitionFollower:
         else:
             self._reader.seek(await self._reader.first_offset())
         reader, census = self._reader, Census(self._counts)
-        folder = StateFolder(census)
+        folder = StateFolder(census, self.departed.note)
         end = await reader.end_offset()
         while reader.position < end:
             before = reader.position

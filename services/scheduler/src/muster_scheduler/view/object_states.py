@@ -1,18 +1,24 @@
 """What objects are like now, for who makes events of them that say so (docs/history-servers.md).
 
 ``POST /ws/v1/object-states``: many at once, because events come in bursts. An object is asked for by what an event
-calls it, so without its partition: the first that has it counts.
+calls it, so without its partition. Of one name there may have been several: those that are gone are remembered for a
+while as they were at last, because what lives shortly would else be over before anybody asks.
+
+How far the answer goes is said by the id of the next event: whoever asks because of events that are not in it yet asks
+again.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
-from muster_service.go_json import go_json
+from muster_service.go_json import go_json, go_text
 
+from muster_scheduler import state_codec
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.follower import RmState
 from muster_scheduler.view import ids, render
@@ -21,6 +27,8 @@ from muster_scheduler.view.render import Pieces
 
 # In one request: more than a chunk of a stream has events.
 WANTED_MAX = 1_000
+# Of those that are gone: in each of the log's partitions so much is remembered, and so many of one name.
+_KEPT_BYTES, _KEPT_OF_NAME = 8 * 1024 * 1024, 4
 
 
 class WantedObject(Struct, forbid_unknown_fields=True):
@@ -33,6 +41,14 @@ class WantedObject(Struct, forbid_unknown_fields=True):
     kind: Literal["application", "rejected", "queue", "node"]
     id: str
     keys: list[str] = []
+
+
+class ObjectKey(NamedTuple):
+    """What an event calls an object, and its kind (that of its record)."""
+
+    rm_id: str
+    kind: str
+    object_id: str
 
 
 class ObjectStateDao(Struct, kw_only=True, rename="camel"):
@@ -60,15 +76,58 @@ def read(body: bytes) -> list[WantedObject]:
     return wanted
 
 
-def pieces(state: RmState, wanted: Iterable[WantedObject]) -> Pieces:
-    """The list of what is asked for, in its order; null: there is no such object (any more)."""
+class Departed:
+    """What objects were like at last that are gone: the newest ones, some megabytes."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[ObjectKey, list[ObjectStateDao]] = OrderedDict()
+        self._bytes = 0
+
+    def note(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+        """An object's tombstone comes; ``kind`` and ``parts`` are those of its key."""
+        wanted = _KINDS.get(kind)
+        state = _found(partition, WantedObject(wanted, parts[0])) if wanted is not None else None
+        if wanted is None or state is None:
+            return
+        key = ObjectKey(rm_id, wanted, parts[0])
+        states = self._known.setdefault(key, [])
+        self._known.move_to_end(key)
+        states.insert(0, state)
+        self._bytes += len(state.state)
+        if len(states) > _KEPT_OF_NAME:
+            self._bytes -= len(states.pop().state)
+        while self._bytes > _KEPT_BYTES:
+            _, oldest = self._known.popitem(last=False)
+            self._bytes -= sum(len(each.state) for each in oldest)
+
+    def of(self, key: ObjectKey) -> list[ObjectStateDao]:
+        """Those of that name, the latest first."""
+        return self._known.get(key, [])
+
+
+def pieces(state: RmState, departed: Departed, wanted: Iterable[WantedObject]) -> Pieces:
+    """``{"instanceUUID", "nextEventID", "states"}``: for each that is asked for a list, the latest of its name first.
+
+    All events before ``nextEventID`` are in it; none of the instance's others is, as long as nobody folds meanwhile.
+    """
+    info = state.info
+    head = f'{{"instanceUUID":{go_text(info.instance_uuid)},"nextEventID":{info.next_event_id},"states":['
     partitions = list(state.core.partitions.values())
-    separator = b"["
+    separator = head.encode()
     for each in wanted:
-        found = next(filter(None, (_found(partition, each) for partition in partitions)), None)
-        yield separator + (go_json(found) if found is not None else b"null")
+        present = (_found(partition, each) for partition in partitions)
+        gone = departed.of(ObjectKey(info.rm_id, each.kind, each.id))
+        yield separator + go_json([found for found in (*present, *gone) if found is not None])
         separator = b","
-    yield b"[]\n" if separator == b"[" else b"]\n"
+    yield b"%b]}\n" % (separator if separator != b"," else b"")
+
+
+_KINDS: dict[str, Literal["application", "rejected", "queue", "node"]] = {
+    state_codec.APP: "application",
+    state_codec.REJECTED: "rejected",
+    state_codec.QUEUE: "queue",
+    state_codec.NODE: "node",
+}
 
 
 def _found(partition: Partition, wanted: WantedObject) -> ObjectStateDao | None:

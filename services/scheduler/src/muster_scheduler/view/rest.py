@@ -49,8 +49,9 @@ from muster_scheduler.view import (
     usage,
     utilization,
 )
-from muster_scheduler.view.errors import RequestRefused
+from muster_scheduler.view.errors import ReaderStalled, RequestRefused
 from muster_scheduler.view.history import History
+from muster_scheduler.view.limits import Held, Limits
 from muster_scheduler.view.render import Pieces
 from muster_scheduler.view.routes import Routes
 from muster_scheduler.view.settings import ViewSettings
@@ -79,9 +80,12 @@ _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": 
 _GZIP_FROM_BYTES = 1400
 # Pieces are gathered to about this much before they are compressed or sent: half a millisecond of compressing.
 _CHUNK_BYTES = 32 * 1024
+# A larger answer is sent chunk by chunk, and compressed beside the event loop.
+_SEND_BYTES = 256 * 1024
 _GZIP_LEVEL = 1  # JSON of this kind shrinks to a tenth already; more takes the scheduler's time
 _GZIP_WBITS = 31
 
+_TRY_AGAIN = 503
 _ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
 # The rest of a message that names what came in is cut here.
 _SHOWN_CHARACTERS = 200
@@ -97,6 +101,10 @@ class Snapshot(Protocol):
 
     def external(self) -> Mapping[str, ExternalBooks]:
         """What sources outside of the RMs said, by the RM's id; sorted."""
+        ...
+
+    def departed(self, rm_id: str) -> object_states.Departed:
+        """What those of an RM's objects were like that are gone."""
         ...
 
     def lag_records(self, rm_id: str | None) -> int:
@@ -168,12 +176,14 @@ class Action(NamedTuple):
 
     endpoint: Endpoint
     method: str = "GET"
+    is_dump: bool = False
 
 
 class ViewRest:
     """The endpoints, as one ASGI application.
 
     :param process_metrics: whether this process's metrics come with the core's; else somebody else exposes them.
+    :ivar limits: what readers hold now, and may.
     """
 
     def __init__(
@@ -182,6 +192,7 @@ class ViewRest:
         self._source, self._settings, self._clock, self._gate = source, settings, clock, gate
         self._process_metrics = process_metrics
         partition = "/ws/v1/partition/{partition}"
+        self.limits = Limits(settings)
         self._reading_yaml = asyncio.Lock()
         self._profiling = asyncio.Lock()
         # Of the metrics, by the RM that was asked for.
@@ -230,7 +241,6 @@ class ViewRest:
             ("/ws/v1/stack", self._moved("/debug/stack")),
             ("/ws/v1/fullstatedump", self._moved("/debug/fullstatedump")),
             ("/debug/stack", self._stack),
-            ("/debug/fullstatedump", self._state_dump),
             ("/debug/pprof", self._moved("/debug/pprof/")),
             ("/debug/pprof/", self._pprof),
             ("/debug/pprof/{profile}", self._pprof),
@@ -238,6 +248,7 @@ class ViewRest:
         self._routes: Routes[Action] = Routes(
             [
                 *((pattern, Action(endpoint)) for pattern, endpoint in gets),
+                ("/debug/fullstatedump", Action(self._state_dump, is_dump=True)),
                 ("/ws/v1/validate-conf", Action(self._validate, "POST")),
                 ("/ws/v1/object-states", Action(self._object_states, "POST")),
                 ("/ws/v1/loglevel/{level}", Action(self._set_level, "PUT")),
@@ -267,21 +278,27 @@ class ViewRest:
             body=await _body(receive, TEXT_BYTES_MAX) if action.method == "POST" else b"",
         )
         status = 500
+        send = self.limits.sending(scope, send)
         try:
-            status = await self._answer(action, call, scope, send, match.pattern, started_s)
+            with self.limits.holding() as held:
+                status = await self._answer(action, call, scope, send, match.pattern, started_s, held)
+        except ReaderStalled:
+            pass  # it is cut
         finally:
             metrics.REQUESTS.labels(match.pattern, str(status)).inc()
 
     async def _answer(
-        self, action: Action, call: Call, scope: Scope, send: Send, pattern: str, started_s: float
+        self, action: Action, call: Call, scope: Scope, send: Send, pattern: str, started_s: float, held: Held
     ) -> int:
         # 1. what is visible is folded
         await self._source.fresh()
         # 2. what is asked, 3. rendered, as far as it is held in memory
         try:
+            if action.is_dump:
+                held.take_dump()
             answer = await action.endpoint(call)
             version = self._source.version()
-            chunks, complete = await self._render(answer.pieces)
+            chunks, complete = await self._render(answer.pieces, held)
         except RequestRefused as refused:
             answer, version = _refusal(refused), self._source.version()
             chunks, complete = list(answer.pieces), True
@@ -298,17 +315,17 @@ class ViewRest:
         headers["Vary"] = "Accept-Encoding"
         size = sum(map(len, chunks))
         gzip = _accepts_gzip(scope) and (size >= _GZIP_FROM_BYTES or not complete)
-        if complete and not gzip:
-            await _send(send, answer.status, headers, b"".join(chunks))
-        elif complete:
+        if complete and gzip:
             headers["Content-Encoding"] = "gzip"
-            await _send(send, answer.status, headers, await self._compress(chunks))
+            chunks = await self._compress(chunks, size)
+        if complete:
+            await _send_chunks(send, answer.status, headers, chunks)
         else:
             size += await self._stream(send, answer, headers, chunks, gzip=gzip)
         metrics.ANSWER_BYTES.labels(pattern).inc(size)
         return answer.status
 
-    async def _render(self, pieces: Pieces) -> tuple[list[bytes], bool]:
+    async def _render(self, pieces: Pieces, held: Held) -> tuple[list[bytes], bool]:
         """The first chunks, and whether they are all. Folding waits meanwhile, within its limit."""
         limit = self._settings.snapshot_bytes_max
         chunks: list[bytes] = []
@@ -319,22 +336,18 @@ class ViewRest:
             for chunk in gathered:
                 chunks.append(chunk)
                 size += len(chunk)
+                held.take(len(chunk))
                 if size > limit:
                     return chunks, False
                 if slice_.used_up():
                     await slice_.rest()
         return chunks, True
 
-    async def _compress(self, chunks: list[bytes]) -> bytes:
-        compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
-        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
-        compressed = []
-        for chunk in chunks:
-            compressed.append(compress.compress(chunk))
-            if slice_.used_up():
-                await slice_.rest()
-        compressed.append(compress.flush())
-        return b"".join(compressed)
+    async def _compress(self, chunks: list[bytes], size: int) -> list[bytes]:
+        """The same, compressed; what takes long, beside the event loop (zlib lets others have the interpreter)."""
+        if size > _SEND_BYTES:
+            return await asyncio.to_thread(_compressed, chunks)
+        return _compressed(chunks)
 
     async def _stream(
         self, send: Send, answer: Answer, headers: dict[str, str], chunks: list[bytes], *, gzip: bool
@@ -721,7 +734,9 @@ class ViewRest:
             return await asyncio.to_thread(inside.profile, seconds)
 
     async def _object_states(self, call: Call) -> Answer:
-        return Answer(object_states.pieces(self._known(call), object_states.read(call.body)))
+        state = self._known(call)
+        departed = self._source.departed(state.info.rm_id)
+        return Answer(object_states.pieces(state, departed, object_states.read(call.body)))
 
     async def _level(self, _call: Call) -> Answer:
         return Answer(render.body(inside.level()))
@@ -885,7 +900,8 @@ def _status(call: Call) -> Callable[[Application], bool]:
 
 
 def _refusal(refused: RequestRefused) -> Answer:
-    return Answer(iter([error_body(refused.status, refused.message)]), refused.status)
+    headers = {**_HEADERS, "Retry-After": "1"} if refused.status == _TRY_AGAIN else None
+    return Answer(iter([error_body(refused.status, refused.message)]), refused.status, headers)
 
 
 def _other_method(method: str, right: str) -> tuple[int, Mapping[str, str], bytes]:
@@ -962,6 +978,26 @@ def _accepts_gzip(scope: Scope) -> bool:
 
 def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _compressed(chunks: list[bytes]) -> list[bytes]:
+    compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+    return [*(compress.compress(chunk) for chunk in chunks), compress.flush()]
+
+
+async def _send_chunks(send: Send, status: int, headers: Mapping[str, str], chunks: list[bytes]) -> None:
+    """A whole answer; a large one as its reader takes it."""
+    size = sum(map(len, chunks))
+    if size <= _SEND_BYTES:
+        await _send(send, status, headers, b"".join(chunks))
+        return
+    raw = _raw({**headers, "Content-Length": str(size)})
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    for number, chunk in enumerate(chunks):
+        chunks[number] = b""  # (it is not held any more)
+        if chunk:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _send(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:

@@ -35,6 +35,11 @@ class ViewSettings(BaseModel):
     snapshot_bytes_max: int = Field(
         32 << 20, ge=1 << 16, description="an answer larger than this is sent while it is rendered, record by record"
     )
+    answers_bytes_max: int = Field(
+        256 << 20, ge=1 << 20, description="large answers that are under way hold so much together; more get a 503"
+    )
+    dumps_max: int = Field(4, ge=1, description="state dumps under way at once; more get a 503")
+    stalled_s: float = Field(30.0, gt=0, description="a reader that takes nothing of its answer for so long is cut")
 
     # Health.
     health_interval_s: float = Field(5.0, ge=0, description="age at which the health checks are made again")

@@ -61,7 +61,7 @@ export function sortable(label, name, sort, change, props = {}) {
   const mine = by === name;
   return h("th", { scope: "col", "aria-sort": mine ? (down ? "descending" : "ascending") : null, ...props },
     h("button", { type: "button", class: "sort", on: { click: () => change(mine && down ? name : mine ? `-${name}` : props["data-first"] === "down" ? `-${name}` : name) } },
-      label, h("span", { class: "arrow", "aria-hidden": "true" }, mine ? (down ? "↓" : "↑") : "")));
+      label, h("span", { class: "arrow", "aria-hidden": "true" }, mine ? (down ? "↓" : "↑") : "\u00a0")));
 }
 
 /** A field with its name above. */

@@ -93,7 +93,9 @@ async def test_a_hung_one_is_replaced_and_nobody_waits_for_it(tmp_path: Path) ->
             number += 20
             if not process.is_heard:
                 statuses.add(await asked(process, "/ws/v1/partitions"))
+                problems = {name: await check() for name, check in process.problems().items()}
             await asyncio.sleep(0.001)
+        assert all("has said nothing for" in str(problems[name]) for name in NAMES)
         assert statuses == {503}, "after a while requests are not sent there any more"
         assert await waits == 503, "and who waits is told"
         assert number > 2_000

@@ -212,6 +212,8 @@ class FollowersProcess:
     async def _problems(self, name: str) -> list[str]:
         if self._told is None:
             return [self._gone]
+        if not self.is_heard:
+            return [f"the followers' process has said nothing for {self._clock.monotonic() - self._told_s:.0f} s"]
         return list(self._told.problems.get(name, ()))
 
     # ---- what is asked of them ---------------------------------------------------------------------------------------

@@ -86,16 +86,16 @@ async def test_a_hung_one_is_replaced_and_nobody_waits_for_it(tmp_path: Path) ->
         # 1. far more than a pipe holds is written meanwhile
         feeder = Feeder(rig.log, rig.settings.log.topics())
         waits = asyncio.create_task(asked(process, "/ws/v1/partitions"))
-        statuses = set()
+        statuses, said = set(), set()
         number = 0
         while process.pid == first:
             await feeder.events("rm", range(number, number + 20))
             number += 20
             if not process.is_heard:
                 statuses.add(await asked(process, "/ws/v1/partitions"))
-                problems = {name: await check() for name, check in process.problems().items()}
+                said.update([text for check in process.problems().values() for text in await check()])
             await asyncio.sleep(0.001)
-        assert all("has said nothing for" in str(problems[name]) for name in NAMES)
+        assert any("has said nothing for" in text for text in said)
         assert statuses == {503}, "after a while requests are not sent there any more"
         assert await waits == 503, "and who waits is told"
         assert number > 2_000

@@ -203,7 +203,7 @@ class FollowersProcess:
 
     async def healthy(self) -> bool:
         """Whether they answer."""
-        return self._told is not None and self._told.ready
+        return self.is_heard and self._told is not None and self._told.ready
 
     def problems(self) -> dict[str, ProblemCheck]:
         """By name, as :class:`~muster_cli.followers.Followers` has them."""
@@ -282,7 +282,6 @@ class FollowersProcess:
             # 1. it runs
             began_s = self._clock.monotonic()
             why = await self._run()
-            self._told = None
             if self._stopping.is_set() or self._refused:
                 return
             # 2. it is gone
@@ -318,7 +317,7 @@ class FollowersProcess:
                 channel.send(Stop())
             return await child.listen(partial(self._take, served), self._silent_max_s, served.settled)
         finally:
-            self._child = self._channel = None
+            self._child = self._channel = self._told = None
             child.kill("was ended")
             await served.close()
             await child.end()

@@ -26,6 +26,7 @@ from muster_service.http_server import HttpServer
 from rich.console import Console
 
 from muster_cli import addresses, garbage, operations, queue_config
+from muster_cli.composition import Composed
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
 from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
@@ -41,6 +42,9 @@ log = structlog.get_logger(__name__)
 _SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection"
 # An address that was taken between the check and the start.
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+# Of its processor, for deriving, where followers have a process of their own; folding and exporting need the rest.
+_OWN_PROCESSOR_SHARE = 0.3
 
 ServiceName = Literal["gateway", "scheduler", "view", "event-publisher", "derive"]
 Flags = Sequence[tuple[str, str, object]]
@@ -65,7 +69,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     """``muster up``: everything on this machine; those that only follow the log in a process of their own."""
     began_s = time.monotonic()
     given = [*_given(flags), *_queue_config(config)]
-    settings = load(file, assignments, given, embedded_defaults(data_dir)).values
+    settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("--http-address", settings.gateway.http_address)
     _check_doors(settings, "gateway", "view", "event-publisher")
@@ -85,6 +89,16 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
             console.print(f"  {line}")
 
     return _serve(settings, _everything, ready)
+
+
+def _paced(composed: Composed[MusterSettings]) -> MusterSettings:
+    """In a process of their own the followers take no decision's time: usage may go on faster, unless somebody said."""
+    settings = composed.values
+    if not settings.process.followers_own_process or ("derive", "processor_share") in composed.origins:
+        return settings
+    share = max(settings.derive.processor_share, _OWN_PROCESSOR_SHARE)
+    derive = settings.derive.model_copy(update={"processor_share": share})
+    return settings.model_copy(update={"derive": derive})
 
 
 def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:

@@ -138,7 +138,8 @@ async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decision
         counted = 0
         async with asyncio.timeout(60):
             while counted < KILLS * ASKS:
-                usage = json.loads((await get(up, f"/ws/v1/usage?rm={RM}&kind=queue&name=root"))[2])["usage"]
+                status, _, body = await get(up, f"/ws/v1/usage?rm={RM}&kind=queue&name=root")
+                usage = json.loads(body)["usage"] if status == 200 else []
                 counted = sum(window["allocations"] for window in usage[0]["windows"]) if usage else 0
                 await asyncio.sleep(0.05)
         assert counted == KILLS * ASKS

@@ -62,7 +62,7 @@ class GangRun:
         self._decided_ns = self.now_ns
         config = worlds.read(worlds.text_of(self.auditor.document))
         assert config is not None
-        self.core = SchedulerCore(config)
+        self.core = SchedulerCore(config, rm_id=RM)
         self.core.apply(SetEvents(requests=True), self.now_ns)
         out = self.core.start(self.now_ns)
         self._write(out)

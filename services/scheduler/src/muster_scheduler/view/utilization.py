@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from muster_service.go_json import go_json
 
+from muster_scheduler.core.objects import Node
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.view.dao import percent
 
@@ -41,18 +42,31 @@ class UtilizationDao(Struct, omit_defaults=True, kw_only=True, rename="camel"):
 def pieces(rm_id: str, partition: Partition) -> Iterator[bytes]:
     """A partition's JSON. A node counts for each type that it has any of; the empty pieces give others a turn."""
     buckets: dict[str, list[list[str]]] = {}
+    # (Many nodes are alike: what is as large and as full is worked out once.)
+    places: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[str, int]]] = {}
     for number, node in enumerate(list(partition.nodes.values())):
         if number % _PER_STEP == 0:
             yield b""
         if node.gone:
             continue
-        capacity = partition.types.quantities(node.capacity)
-        used = percent(partition.types.quantities(node.allocated), capacity)
-        for name in capacity:
-            of_type = buckets.setdefault(name, [[] for _ in range(_BUCKETS)])
-            of_type[bucket_of(used.get(name, 0))].append(node.node_id)
+        like = (tuple(node.capacity), tuple(node.allocated))
+        found_places = places.get(like)
+        if found_places is None:
+            found_places = places[like] = _places(partition, node)
+        for name, bucket in found_places:
+            of_type = buckets.get(name)
+            if of_type is None:
+                of_type = buckets[name] = [[] for _ in range(_BUCKETS)]
+            of_type[bucket].append(node.node_id)
     found = [TypeDao(type=name, utilization=_named(buckets[name])) for name in sorted(buckets)]
     yield go_json(UtilizationDao(cluster_id=rm_id, partition=partition.name, utilizations=found))
+
+
+def _places(partition: Partition, node: Node) -> list[tuple[str, int]]:
+    """In which bucket a node is, for each type that it has."""
+    capacity = partition.types.quantities(node.capacity)
+    used = percent(partition.types.quantities(node.allocated), capacity)
+    return [(name, bucket_of(used.get(name, 0))) for name in capacity]
 
 
 def bucket_of(used_percent: int) -> int:

@@ -199,7 +199,7 @@ function renderOne(context, { app, why, story }) {
   return [
     back,
     h("div", { class: "head" }, h("h1", {}, app.applicationID), chip(app.applicationState)),
-    h("p", { class: "prose" }, why?.message ?? ""),
+    why ? h("p", { class: "prose" }, why.sentence ?? why.message) : null,
     app.rejectedMessage ? h("p", { class: "trouble" }, `Rejected: ${app.rejectedMessage}`) : null,
     h("dl", { class: "figures" },
       h("div", { class: "figure" }, h("dt", {}, "Queue"), h("dd", {}, h("a", { href: context.link("queues", app.queueName) }, app.queueName))),

@@ -161,11 +161,11 @@ def _exposed(deployment: Deployment) -> str:
     return found
 
 
-async def test_in_one_process(tmp_path: Path) -> None:
+async def test_in_muster_up(tmp_path: Path) -> None:
     deployment = embedded(tmp_path)
     async with deployment.running():
         await count_and_kill(deployment, "up")
-        assert processes(await snapshot(deployment)) == ["gateway, view"]
+        assert processes(await snapshot(deployment)) == ["gateway", "view"]
         exposed = await asyncio.to_thread(_exposed, deployment)
         assert f'muster_scheduler_nodes_accepted_total{{rm="{RM_ID}"}} 1.0' in exposed, "since this process began"
         assert 'muster_gateway_metrics_calls_total{method="Get",status="OK"}' in exposed

@@ -89,7 +89,9 @@ async def muster_here(directory: Path, assignments: Sequence[str] = ()) -> Async
     grpc_port, http_port = free_ports(2)
     gateway, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     given = [("gateway.grpc_address", "", gateway), ("gateway.http_address", "", http)]
-    settings = load(None, assignments, given, embedded_defaults(directory)).values
+    # The clock is this process's; so everything is in it.
+    defaults = {**embedded_defaults(directory), "process.followers_own_process": False}
+    settings = load(None, assignments, given, defaults).values
     clock = MovableClock()
     log = make_log(settings.log, clock)
     _, parts, checks = _everything(settings, log, clock)

@@ -137,7 +137,11 @@ async def test_a_lost_source_drains_its_nodes_until_it_is_back(world: World) -> 
         world.sources["drains"].start()
         await world.state("drains", "LIVE")
         await rm.runs_all(own=1, shared=3, brought=2)
-        assert "drains" not in await world.up.health()
+
+        async def is_well() -> bool:  # health is looked at now and then
+            return "drains" not in await world.up.health()
+
+        await eventually(is_well, "health has nothing to say")
 
 
 async def test_the_nodes_of_a_lost_source_that_is_kept_go_on_as_it_said_last(world: World) -> None:

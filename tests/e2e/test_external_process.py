@@ -18,7 +18,8 @@ SECRET = "s3cret-of-nobody"
 def child_of(up: Up, times: int = 1) -> int:
     """The informers' process that was started last; 0: not so often yet."""
     lines = [line for line in up.process.log_file.read_text().splitlines() if line.startswith("{")]
-    pids = [said["pid"] for line in lines if (said := json.loads(line)).get("pid")]
+    begun = "the informers' process was started"
+    pids = [said["pid"] for line in lines if (said := json.loads(line))["event"] == begun]
     return int(pids[-1]) if len(pids) >= times else 0
 
 

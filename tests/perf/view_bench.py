@@ -4,8 +4,9 @@
     [--json FILE]
 
 Standard output carries one JSON object, standard error what is being done. Forms: ``embedded`` (``muster up``),
-``one-process`` (the same with ``view.own_process = false``) and ``kafka`` (scheduler, view, publisher and gateway each
-by itself). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its own:
+``one-process`` (the same with ``process.followers_own_process = false``) and ``kafka`` (scheduler, view, publisher and
+gateway each by itself). Readers, driver, services and broker share the cores. Two parts, each with a deployment of its
+own:
 
 reads
     1,000 nodes, 20,000 allocations, 100 asks that wait. ``view_load.py`` asks the gateway 1,000 times a second what
@@ -66,7 +67,7 @@ def deploy(form: str, place: Path, addresses: dict[str, str]) -> Deployment:
     place.mkdir(parents=True, exist_ok=True)
     if form == "kafka":
         return on_kafka(place, addresses["kafka"], addresses["redis"])
-    own = {"MUSTER_VIEW__OWN_PROCESS": "false"} if form == "one-process" else {}
+    own = {"MUSTER_PROCESS__FOLLOWERS_OWN_PROCESS": "false"} if form == "one-process" else {}
     return embedded(place, own)
 
 

@@ -12,28 +12,24 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.errors import BadRecord, LogClosed, LogError, LogUnavailable, OffsetGone, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
+from muster_bus.pipe.messages import Append, NewRecord, Settled, error_of, failure_of
+from muster_bus.pipe.writing import PipeWriter
 from muster_bus.topics import Topics, state_key
-from muster_scheduler.external.child import PipeLog, PipeWriter
+from muster_scheduler.external.child import PipeLog
 from muster_scheduler.external.log_end import LogEnd
 from muster_scheduler.external.pipe import (
-    FRAME_BYTES_MAX,
     Answer,
-    Append,
     Ask,
     Begin,
-    Channel,
     Ended,
     Family,
     Message,
-    NewRecord,
     ReadRecord,
     Sampled,
-    Settled,
     Stop,
     Told,
-    error_of,
-    failure_of,
 )
+from muster_service.channel import FRAME_BYTES_MAX, Channel
 
 WITHIN_S = 20.0
 TOPICS = Topics(partitions=1)
@@ -48,9 +44,9 @@ ERRORS: list[LogError] = [
 ]
 
 
-async def channels() -> tuple[Channel, Channel]:
+async def channels() -> tuple[Channel[Message], Channel[Message]]:
     one, other = socket.socketpair()
-    return await Channel.over(one), await Channel.over(other)
+    return await Channel.over(one, Message), await Channel.over(other, Message)
 
 
 MESSAGES: list[Message] = [
@@ -76,7 +72,7 @@ async def test_everything_goes_over_as_it_is_and_in_its_order() -> None:
 
 async def test_who_is_gone_is_told_of_and_half_a_frame_is_none() -> None:
     one, other = socket.socketpair()
-    channel = await Channel.over(one)
+    channel: Channel[Message] = await Channel.over(one, Message)
     other.sendall((100).to_bytes(4, "big") + b"half")
     other.close()
     assert await channel.receive() is None
@@ -87,7 +83,7 @@ async def test_who_is_gone_is_told_of_and_half_a_frame_is_none() -> None:
 @pytest.mark.parametrize("said", [b"\x00\x00\x00\x02no", (FRAME_BYTES_MAX + 1).to_bytes(4, "big")])
 async def test_what_makes_no_sense_is_an_error(said: bytes) -> None:
     one, other = socket.socketpair()
-    channel = await Channel.over(one)
+    channel: Channel[Message] = await Channel.over(one, Message)
     other.sendall(said)
     with pytest.raises(ValueError, match=r".+"):
         await channel.receive()
@@ -200,7 +196,7 @@ async def test_what_the_log_refuses_is_refused_and_the_rest_is_not() -> None:
 
 async def test_while_nothing_is_settled_only_so_much_is_under_way() -> None:
     here, there = await channels()
-    writer = PipeWriter(there, unsettled_bytes_max=1_000)
+    writer = PipeWriter(there.send, unsettled_bytes_max=1_000)
     appended = []
     while True:
         waits = asyncio.ensure_future(writer.ready())

@@ -32,7 +32,8 @@ end offset
 
 backends
     ``backends.kafka`` is the distributed engine, ``backends.sqlite`` the embedded default (durable, one process),
-    ``backends.memory`` for tests and simulation. ``tests/contract`` runs the same tests over all three.
+    ``backends.memory`` for tests and simulation. ``pipe.following`` is the embedded one in a child of the process that
+    has it. ``tests/contract`` runs the same tests over all of them.
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ class LogReader(Protocol):
 
     def seek(self, offset: int) -> None:
         """Sets the position. An offset that retention has deleted makes the next ``read`` raise OffsetGone."""
+        ...
+
+    def known_end(self) -> int:
+        """One past the highest record that is known to be visible, without asking anybody: at least the position."""
         ...
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
+from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import BusError, LogUnavailable
 from muster_bus.log import Log
@@ -25,15 +26,15 @@ from muster_service.http_server import HttpServer
 from rich.console import Console
 
 from muster_cli import addresses, garbage, operations, queue_config
+from muster_cli.composition import Composed
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
 from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
 
 if TYPE_CHECKING:
-    from muster_event_publisher.derive.rest import UsageRest
-    from muster_scheduler.view import ViewService
-
-    from muster_cli.view_process import ViewProcess
+    from muster_gateway.events_proxy import EventsDoor
+    from muster_gateway.http_front import Target
+    from muster_gateway.service import Gateway
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +42,9 @@ log = structlog.get_logger(__name__)
 _SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection"
 # An address that was taken between the check and the start.
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+# Of its processor, for deriving, where followers have a process of their own; folding and exporting need the rest.
+_OWN_PROCESSOR_SHARE = 0.3
 
 ServiceName = Literal["gateway", "scheduler", "view", "event-publisher", "derive"]
 Flags = Sequence[tuple[str, str, object]]
@@ -62,10 +66,10 @@ Build = Callable[[MusterSettings, Log, Clock], Plan]
 
 
 def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
-    """``muster up``: everything in one process."""
+    """``muster up``: everything on this machine; those that only follow the log in a process of their own."""
     began_s = time.monotonic()
     given = [*_given(flags), *_queue_config(config)]
-    settings = load(file, assignments, given, embedded_defaults(data_dir)).values
+    settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("--http-address", settings.gateway.http_address)
     _check_doors(settings, "gateway", "view", "event-publisher")
@@ -85,6 +89,16 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
             console.print(f"  {line}")
 
     return _serve(settings, _everything, ready)
+
+
+def _paced(composed: Composed[MusterSettings]) -> MusterSettings:
+    """In a process of their own the followers take no decision's time: usage may go on faster, unless somebody said."""
+    settings = composed.values
+    if not settings.process.followers_own_process or ("derive", "processor_share") in composed.origins:
+        return settings
+    share = max(settings.derive.processor_share, _OWN_PROCESSOR_SHARE)
+    derive = settings.derive.model_copy(update={"processor_share": share})
+    return settings.model_copy(update={"derive": derive})
 
 
 def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
@@ -176,9 +190,11 @@ def _view(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     from muster_event_publisher.app import PublisherService
 
+    from muster_cli.followers import usage_of
+
     addresses.check_free("publisher.http_address", settings.publisher.http_address)
     addresses.check_free("publisher.grpc_address", settings.publisher.grpc_address)
-    usage = _usage(settings, bus)
+    usage = usage_of(settings, bus)
     service = PublisherService(
         settings.publisher, bus, settings.log.topics(), clock, extra_routes=usage.routes if usage else ()
     )
@@ -209,76 +225,86 @@ def _operations(
     return [Opened("http", server.start, server.stop)]
 
 
-def _usage(settings: MusterSettings, bus: Log) -> UsageRest | None:
-    """What answers ``/ws/v1/usage``; None when nothing is derived."""
-    if not (settings.log.derived_topics and settings.derive.usage):
-        return None
-    from muster_event_publisher.derive.rest import UsageRest
-
-    return UsageRest(settings.derive, bus, settings.log.topics())
-
-
 def _everything(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
-    from muster_event_publisher.app import PublisherService
-    from muster_event_publisher.derive.plain import PlainDerive
+    if settings.process.followers_own_process and isinstance(bus, SqliteLog):
+        return _in_two(settings, bus, clock)
+    from muster_cli.followers import followers_of
+
+    followers = followers_of(settings, bus, clock)
+    gateway, scheduler = _deciding(
+        settings,
+        bus,
+        clock,
+        followers.problems,
+        view=followers.view.asgi,
+        publisher=followers.publisher.asgi,
+        events=followers.publisher.events_service,
+    )
+    # The gateway last: who connects finds everything there; and first to stop, so that nobody is half served.
+    return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
+
+
+def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock) -> Plan:
+    """Those that decide in this process, those that follow in another."""
+    from muster_cli.followers_process import FollowersProcess
+
+    # It reads its modules while this process reads its own and opens the log.
+    followers = FollowersProcess(settings, bus, clock, _following(settings))
+    gateway, scheduler = _deciding(
+        settings,
+        bus,
+        clock,
+        followers.problems(),
+        view=followers.view,
+        publisher=followers.publisher,
+        events=followers.events,
+        exposition=followers.exposition,
+    )
+    opened = Opened("followers", followers.open, followers.close)
+    parts = [scheduler, Part("followers", followers), Part("gateway", gateway)]
+    return Plan([opened], parts, [gateway.ready, followers.healthy])
+
+
+def _following(settings: MusterSettings) -> list[str]:
+    """Who follows the log, by the names of ``followers.py``, which this process does not read: it knows them all."""
+    names = ["view", "event publisher"]
+    if settings.derive.enabled and settings.log.derived_topics:
+        names += ["derive", *(["usage"] if settings.derive.usage else [])]
+    return names
+
+
+def _deciding(
+    settings: MusterSettings,
+    bus: Log,
+    clock: Clock,
+    following: Mapping[str, operations.ProblemCheck],
+    *,
+    view: Target,
+    publisher: Target,
+    events: EventsDoor,
+    exposition: Callable[[], Awaitable[bytes]] | None = None,
+) -> tuple[Gateway, Part]:
+    """The gateway and the scheduler."""
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
     from muster_scheduler.service.app import SchedulerService
 
     topics = settings.log.topics()
     scheduler = SchedulerService(settings.scheduler, bus, topics, clock)
-    view = _own_view(settings, bus, clock)
-    usage = _usage(settings, bus) if settings.derive.enabled else None
-    routes = usage.routes if usage else ()
-    publisher = PublisherService(settings.publisher, bus, topics, clock, extra_routes=routes, view=view.asgi)
-    derive = (
-        PlainDerive(settings.derive, bus, topics, clock)
-        if settings.derive.enabled and settings.log.derived_topics
-        else None
-    )
-    beside: dict[str, operations.ProblemCheck] = {
-        "scheduler": scheduler.problems, "view": view.problems, "event publisher": publisher.problems
-    }  # fmt: skip
-    if derive:
-        beside["derive"] = derive.problems
-    if usage:
-        beside["usage"] = usage.problems
     gateway = Gateway(
         settings.gateway,
         bus,
         topics,
         make_sessions(settings.gateway, clock),
         clock,
-        view=view.asgi,
-        publisher=publisher.asgi,
-        events=publisher.events_service,
+        view=view,
+        publisher=publisher,
+        events=events,
         ready_when=[scheduler.healthy],
-        beside=beside,
+        beside={"scheduler": scheduler.problems, **following},
+        exposition=exposition,
     )
-    # The gateway last: who connects finds everything there; and first to stop, so that nobody is half served.
-    parts = [
-        Part("scheduler", scheduler),
-        Part("view", view),
-        Part("event-publisher", publisher),
-        Part("gateway", gateway),
-    ]
-    if derive:
-        parts.insert(-1, Part("derive", derive))
-    if usage:
-        parts.insert(-1, Part("usage", usage))
-    return Plan([], parts, [gateway.ready, view.healthy])
-
-
-def _own_view(settings: MusterSettings, bus: Log, clock: Clock) -> ViewProcess | ViewService:
-    """The view of ``muster up``."""
-    from muster_scheduler.view import ViewService
-
-    from muster_cli.view_process import ViewProcess
-
-    if settings.view.own_process and settings.log.backend == "sqlite" and not settings.view.http_address:
-        return ViewProcess(settings, bus, clock)
-    # (Only the embedded log's file can be followed from elsewhere; an address of its own is for this process to hold.)
-    return ViewService(settings.view, bus, settings.log.topics(), clock, with_others=True)
+    return gateway, Part("scheduler", scheduler)
 
 
 _BUILD: dict[ServiceName, Build] = {
@@ -309,6 +335,8 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None])
         log.error("died", service=error.service, exc_info=error.cause)
         raise
     except StartFailed as error:
+        if isinstance(error.cause, UsageError):
+            raise error.cause from error
         if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
             raise UsageError(error.cause.strerror or str(error.cause)) from error
         log.error("could not start", service=error.service, exc_info=error.cause)

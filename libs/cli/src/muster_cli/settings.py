@@ -40,6 +40,11 @@ class ProcessSettings(BaseModel):
         description="HTTP addresses of view, publisher, scheduler and derive may be wider than the loopback: only the "
         "gateway and monitoring reach them.",
     )
+    followers_own_process: bool = Field(
+        True,
+        description="muster up: the view, the event publisher and usage run in a process of their own, so that their "
+        "work does not slow decisions. false: everything in one.",
+    )
     stop_timeout_s: float = Field(15.0, gt=0, description="For each service to stop; longer than its own time-outs.")
 
 

@@ -6,6 +6,7 @@ import errno
 import socket
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
@@ -96,6 +97,23 @@ def listen(field: str, text: str) -> socket.socket:
         taken = error.errno == errno.EADDRINUSE
         why = "is taken by another process" if taken else f"cannot be listened on: {error.strerror}"
         raise OSError(error.errno, f"{field}: {text} {why}") from error
+    return listener
+
+
+def listen_at(path: Path) -> socket.socket:
+    """A Unix socket that listens at a path, in the place of what an earlier process left there. Whoever may enter the
+    directory reaches it.
+
+    :raises OSError: it cannot be listened on; its ``strerror`` says why.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"{path} cannot be listened on: {error.strerror or error}") from error
     return listener
 
 

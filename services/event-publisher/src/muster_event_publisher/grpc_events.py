@@ -94,9 +94,11 @@ class EventsService:
                 watch.close()
 
     def _peer(self, context: Any) -> str:
-        """The caller's address; through a trusted proxy, what the proxy says."""
-        host = host_of_peer(context.peer())
-        if host in self._trusted:
+        """The caller's address; through a trusted proxy, what the proxy says: so on a Unix socket, where only the
+        gateway is."""
+        peer: str = context.peer()
+        host = host_of_peer(peer)
+        if host in self._trusted or peer.startswith("unix:"):
             for name, value in context.invocation_metadata() or ():
                 if name == FORWARDED_METADATA and isinstance(value, str):
                     host = value.split(",")[-1].strip() or host

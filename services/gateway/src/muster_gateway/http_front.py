@@ -65,6 +65,7 @@ class HttpFront:
     :param live: whether the process is worth keeping.
     :param unready: why it cannot serve, one sentence each; none: it can.
     :param beside: what does not work in other services of this process; it does not keep the gateway from serving.
+    :param exposition: what ``/metrics`` answers; None: this process's metrics.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class HttpFront:
         live: Callable[[], bool],
         unready: Callable[[], Awaitable[list[str]]],
         beside: Callable[[], Awaitable[list[str]]],
+        exposition: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._unready, self._beside = live, unready, beside
+        self._exposition = exposition
         self._refusals = Seldom(_REFUSED_TOLD_S)
         self._looking: asyncio.Task[tuple[bool, list[str]]] | None = None
         self._looked_until_s = 0.0
@@ -171,7 +174,8 @@ class HttpFront:
         elif file is not None:
             await respond(send, file.status, file.content_type, file.body, file.headers, body_wanted=method == "GET")
         elif path == "/metrics":
-            await respond(send, 200, CONTENT_TYPE_LATEST, generate_latest(), body_wanted=method == "GET")
+            text = generate_latest() if self._exposition is None else await self._exposition()
+            await respond(send, 200, CONTENT_TYPE_LATEST, text, body_wanted=method == "GET")
         else:
             good, problems = (self._live(), []) if path == "/health/live" else await self._problems()
             # What a probe reads is in the first line; what a person wants to know is below, for who may read.

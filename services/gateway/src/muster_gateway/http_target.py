@@ -42,6 +42,7 @@ _MAX_CONNECTIONS = 1_000
 _KEEP_ALIVE_S = 4.0
 # A listener of /ws/v1/events/stream may hear nothing for hours: only connecting is bounded, not reading.
 _READ_BYTES = 256 * 1024
+_RETRY_AFTER_S = b"1"
 # A reader that takes nothing for so long is cut: later than those behind cut theirs, who can say why.
 _STALLED_S = 60.0
 _HEAD_BYTES_MAX = 64 * 1024
@@ -78,7 +79,8 @@ class HttpTarget:
             response = await self._ask(scope, receive, raw_path)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.warning("http target away", target=self._name, error=type(error).__name__)
-            await respond_error(send, 503, f"The {self._name} is not reachable, try again")
+            headers = [(b"retry-after", _RETRY_AFTER_S)]
+            await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
             return
         try:
             await self._relay(response, scope, receive, send)

@@ -77,6 +77,7 @@ class Gateway:
     :param events: the same for ``settings.publisher_grpc_url``: it answers muster.v1.Events.
     :param ready_when: further conditions of readiness, for whoever runs several services in one process.
     :param beside: those services by name, with what does not work there now: shown in /health, whoever is ready.
+    :param exposition: what the front's /metrics answers; None: this process's metrics.
 
     Raises SettingsWrong (see errors.py): the HTTP front cannot be opened with these settings.
     """
@@ -94,12 +95,14 @@ class Gateway:
         events: EventsDoor | None = None,
         ready_when: Sequence[Ready] = (),
         beside: Mapping[str, ProblemCheck] | None = None,
+        exposition: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
         self.settings, self.sessions = settings, sessions
         self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._bus, self._topics, self._clock = bus, topics, clock
         self._view, self._publisher, self._events = view, publisher, events
         self._ready_when, self._beside = list(ready_when), dict(beside or {})
+        self._exposition = exposition
         self._doorman = Doorman(settings)
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
@@ -302,6 +305,7 @@ class Gateway:
             lambda: self._life.alive,
             self.unready,
             self._said_beside,
+            self._exposition,
         )
         self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s)
         self.http_port = self._http.port

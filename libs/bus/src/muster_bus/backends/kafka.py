@@ -490,6 +490,9 @@ class KafkaReader:
         self._consumer.seek(self._place, offset)
         self._silent_since_s = self._log.clock.monotonic()
 
+    def known_end(self) -> int:
+        return self._position
+
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Comes back empty before the time-out when it has only moved over what transactions left (markers, undone
         records): the position has changed then, and may have reached the end offset."""

@@ -159,6 +159,9 @@ class MemoryReader:
     def seek(self, offset: int) -> None:
         self._position = offset
 
+    def known_end(self) -> int:
+        return max(self._position, self._tail.end)
+
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()
         if self._position == self._tail.end and timeout_s > 0:

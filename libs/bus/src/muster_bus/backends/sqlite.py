@@ -114,6 +114,9 @@ _SELECT_BLOCKS = (
 
 T = TypeVar("T")
 
+# Called with a partition's id in the file, its lowest offset that exists, and one past its highest visible one.
+Watcher = Callable[[int, int, int], None]
+
 
 class _Stop:
     """Last thing in the writer's queue."""
@@ -208,6 +211,7 @@ class SqliteLog:
         self._written_bytes = 0  # since the last checkpoint; the writer's
         self._checkpoint_wanted = threading.Event()
         self._maintaining = threading.Lock()
+        self._watchers: list[Watcher] = []
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -282,6 +286,14 @@ class SqliteLog:
 
         claim, epoch = await self._order(take)
         return SqliteOwner(self, claim, epoch, f"{group} on {topic}[{partition}]")
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has each partition's new ends and beginnings told, on the event loop, as they become visible."""
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Takes :meth:`watch` back."""
+        self._watchers.remove(watcher)
 
     async def maintain(self) -> None:
         """Runs retention and compaction now, to their end. The log does so itself from time to time."""
@@ -519,6 +531,8 @@ class SqliteLog:
         self._tail_order.append((place.tail, len(records), size))
         self._tail_bytes += size
         place.tail.extend(records)
+        for watcher in self._watchers:
+            watcher(place.id, place.first_offset, place.tail.end)
         for index, waiter in enumerate(run.done):
             if not waiter.done():
                 waiter.set_result(first + index)
@@ -530,6 +544,8 @@ class SqliteLog:
 
     def _set_first(self, place: _Partition, first_offset: int) -> None:
         place.first_offset = first_offset
+        for watcher in self._watchers:
+            watcher(place.id, first_offset, place.tail.end)
 
     def _break(self, why: str) -> None:
         if self._state != "open":
@@ -926,6 +942,9 @@ class SqliteReader:
     def seek(self, offset: int) -> None:
         self._position = offset
         self._ahead, self._given = [], 0
+
+    def known_end(self) -> int:
+        return max(self._position, self._place.tail.end)
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()

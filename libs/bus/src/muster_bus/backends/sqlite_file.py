@@ -7,7 +7,7 @@ here is a short snapshot of its own, so that checkpoints go on. Nothing is ever 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -20,6 +20,7 @@ from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, Offset
 from muster_bus.log import Record
 
 _BLOCKS_PER_READ = 16
+_SELECT_FROM = "SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE id >= ? AND id < ? ORDER BY id"
 
 T = TypeVar("T")
 
@@ -28,18 +29,24 @@ class LogFile:
     """The records of an embedded log's file, read only.
 
     :param path: the file (``DATA_DIR/log.db``).
+    :param any_thread: used by one thread after the other, never by two at a time.
+    :ivar places: by (topic, partition), its number in the file.
 
     Raises LogUnavailable when it is not there or cannot be read, LogIncompatible when it is no log of this version.
     Every method raises LogUnavailable.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, any_thread: bool = False) -> None:
         self.path = path
         if not path.is_file():
             raise LogUnavailable(f"log {path} does not exist")
         try:
             self._connection = sqlite3.connect(
-                f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=5.0, isolation_level=None
+                f"file:{quote(str(path.absolute()))}?mode=ro",
+                uri=True,
+                timeout=5.0,
+                isolation_level=None,
+                check_same_thread=not any_thread,
             )
             try:
                 self._connection.execute("PRAGMA query_only = 1")
@@ -49,7 +56,7 @@ class LogFile:
                     raise LogIncompatible(f"{path} is not a log of Muster")
                 if version != SCHEMA_VERSION:
                     raise LogIncompatible(f"log {path} has schema {version}, this version needs {SCHEMA_VERSION}")
-                self._places: dict[tuple[str, int], int] = {
+                self.places: dict[tuple[str, int], int] = {
                     (topic, partition): number
                     for number, topic, partition in self._connection.execute(
                         "SELECT id, topic, partition FROM partitions"
@@ -81,7 +88,7 @@ class LogFile:
 
     def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic; none when the log has no such topic."""
-        return sorted(partition for name, partition in self._places if name == topic)
+        return sorted(partition for name, partition in self.places if name == topic)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """(lowest offset that exists, one past the highest one), as of now."""
@@ -112,6 +119,35 @@ class LogFile:
             return records, end
 
         return self._ask(read)
+
+    def blocks_from(self, topic: str, partition: int, start: int) -> Generator[tuple[Block, list[Record]], None, None]:
+        """The blocks from an offset on, up to the end as of now, each with its records from that offset on; in one
+        snapshot, as long as one is asked for the next. Raises OffsetGone when retention deleted the offset.
+        """
+        place = self._place(topic, partition)
+        base = place << OFFSET_BITS
+        connection = self._connection
+        try:
+            connection.execute("BEGIN")
+            try:
+                (first,) = connection.execute("SELECT first_offset FROM partitions WHERE id = ?", (place,)).fetchone()
+                if start < first:
+                    raise OffsetGone(topic, partition, start, first, self._bounds(place)[1])
+                (low,) = connection.execute(
+                    "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | start)
+                ).fetchone()
+                for row in connection.execute(_SELECT_FROM, (low, (place + 1) << OFFSET_BITS)):
+                    block = Block(row[0] & OFFSET_MASK, *row[1:])
+                    if block.next_offset <= start:
+                        continue
+                    records = blocks.decode(topic, partition, block)
+                    if block.first_offset < start:
+                        records = [record for record in records if record.offset >= start]
+                    yield block, records
+            finally:
+                connection.execute("ROLLBACK")
+        except (sqlite3.Error, ValueError) as error:
+            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
 
     def newest_first(self, topic: str, partition: int) -> Iterator[Sequence[Record]]:
         """The records of a partition from its end back to its beginning: a list per block, each in offset order."""
@@ -153,6 +189,6 @@ class LogFile:
 
     def _place(self, topic: str, partition: int) -> int:
         try:
-            return self._places[topic, partition]
+            return self.places[topic, partition]
         except KeyError as error:
             raise BadRecord(f"log {self.path} has no {topic}[{partition}]") from error

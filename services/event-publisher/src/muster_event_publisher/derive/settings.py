@@ -42,7 +42,10 @@ class DeriveSettings(BaseModel):
 
     # In muster up.
     processor_share: float = Field(
-        0.1, gt=0, le=1, description="of a processor, while it is behind: scheduling comes first (muster up)"
+        0.1,
+        gt=0,
+        le=1,
+        description="of a processor, while it is behind: scheduling comes first (in `muster up`; 0.3 if by itself)",
     )
     retry_min_s: float = Field(0.2, gt=0, description="first wait after the log failed; doubled each time")
     retry_max_s: float = Field(30.0, gt=0, description="longest such wait")

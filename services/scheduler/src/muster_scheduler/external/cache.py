@@ -31,6 +31,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import BadRecord, LogError, LogUnavailable, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
+from muster_service.waits import growing_s
 
 from muster_scheduler.core.external import (
     ExternalAllocation,
@@ -45,7 +46,6 @@ from muster_scheduler.external import metrics
 from muster_scheduler.external.codec import SourceNote, check, encode
 from muster_scheduler.external.errors import BadDocument
 from muster_scheduler.external.store import Key
-from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 

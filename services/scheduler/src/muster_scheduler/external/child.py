@@ -4,144 +4,46 @@ What an informer, its handler and its cache do for a change takes as long as wha
 Python process does one thing at a time. Here they are by themselves: the same parts (``service.py``), over a log that
 is at the other end of a pipe.
 
-It ends when it is told to, when the other end is gone, and with the thread that started it, whatever it is doing. A
-SIGTERM or SIGINT, which a whole group of processes may get, is the scheduler's to answer.
+How it lives and ends: ``muster_service.child_process``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
-import os
-import signal
-import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
-import structlog
 from muster_bus.clock import Clock, SystemClock
-from muster_bus.errors import LogClosed, LogError
-from muster_bus.log import LogReader, LogWriter, OutRecord, PartitionOwner, Record
+from muster_bus.errors import LogError
+from muster_bus.log import LogReader, LogWriter, PartitionOwner, Record
+from muster_bus.pipe.messages import Append, Settled, error_of
+from muster_bus.pipe.writing import PipeWriter
 from muster_bus.topics import Topics
 from muster_service import logs
+from muster_service.channel import Channel
+from muster_service.child_process import become_child, run_child
 
 from muster_scheduler.external import samples
 from muster_scheduler.external.errors import NotSynced, SettingsWrong
 from muster_scheduler.external.pipe import (
     Answer,
-    Append,
     Ask,
     Begin,
-    Channel,
     Ended,
-    NewRecord,
+    Message,
     Sampled,
-    Settled,
     Stop,
     Told,
-    error_of,
 )
 from muster_scheduler.external.service import ExternalService
 from muster_scheduler.external.settings import ExternalSettings
 
-log = structlog.get_logger(__name__)
-
-# What may be under way to the log; then ``ready`` waits.
-UNSETTLED_BYTES_MAX = 8 << 20
-_FRAME_BYTES = 1 << 20
-_CLOSE_TIMEOUT_S = 2.0
 _TELL_S, _SAMPLE_S = 0.1, 1.0
 # Of the time, looking whether there is something to tell takes at most one part in so many.
 _TELL_SHARE = 10
-_PR_SET_PDEATHSIG = 1
-
-
-class PipeWriter:
-    """A :class:`~muster_bus.log.LogWriter` at the other end of a pipe. What is appended in one turn is one frame.
-
-    :param before: called before anything is sent.
-    """
-
-    def __init__(
-        self,
-        channel: Channel,
-        before: Callable[[], None] = lambda: None,
-        unsettled_bytes_max: int = UNSETTLED_BYTES_MAX,
-    ) -> None:
-        self._channel, self._before = channel, before
-        self._unsettled_bytes_max = unsettled_bytes_max
-        self._number = 0
-        self._batch: list[NewRecord] = []
-        self._batch_bytes = 0
-        self._unsettled: dict[int, tuple[asyncio.Future[int], int]] = {}
-        self._unsettled_bytes = 0
-        self._room: list[asyncio.Future[None]] = []
-        self._closed = False
-
-    def append(self, record: OutRecord) -> Awaitable[int]:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[int] = loop.create_future()
-        if self._closed:
-            done.set_exception(LogClosed("the writer is closed"))
-            return done
-        size = len(record.key or b"") + len(record.value or b"") + 64
-        self._number += 1
-        if not self._batch:
-            loop.call_soon(self._flush)
-        self._batch.append(NewRecord(self._number, *record))
-        self._batch_bytes += size
-        self._unsettled[self._number] = (done, size)
-        self._unsettled_bytes += size
-        if self._batch_bytes >= _FRAME_BYTES:
-            self._flush()
-        return done
-
-    async def ready(self) -> None:
-        while self._unsettled_bytes >= self._unsettled_bytes_max and not self._closed:
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(room)
-            await room
-        if self._closed:
-            raise LogClosed("the writer is closed")
-
-    async def close(self) -> None:
-        """Waits for what was appended."""
-        self._closed = True
-        self._flush()
-        self._let_in()
-        if self._unsettled:
-            await asyncio.wait([done for done, _ in self._unsettled.values()], timeout=_CLOSE_TIMEOUT_S)
-
-    def settle(self, settled: Settled) -> None:
-        """What became of records."""
-        for number, offset in settled.durable:
-            if not (done := self._taken(number)).done():
-                done.set_result(offset)
-        for number, failure in settled.refused:
-            if not (done := self._taken(number)).done():
-                done.set_exception(error_of(failure))
-        if self._room and self._unsettled_bytes < self._unsettled_bytes_max:
-            self._let_in()
-
-    def _taken(self, number: int) -> asyncio.Future[int]:
-        done, size = self._unsettled.pop(number)
-        self._unsettled_bytes -= size
-        return done
-
-    def _let_in(self) -> None:
-        waiting, self._room = self._room, []
-        for room in waiting:
-            if not room.done():
-                room.set_result(None)
-
-    def _flush(self) -> None:
-        if self._batch:
-            batch, self._batch, self._batch_bytes = self._batch, [], 0
-            self._before()
-            self._channel.send(Append(tuple(batch)))
 
 
 class PipeReader:
@@ -161,6 +63,9 @@ class PipeReader:
 
     def seek(self, offset: int) -> None:
         self._position = offset
+
+    def known_end(self) -> int:
+        return self._position
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         answer = await self._bus.ask(
@@ -186,7 +91,7 @@ class PipeReader:
 class PipeLog:
     """A :class:`~muster_bus.log.Log` at the other end of a pipe, as far as informers need one."""
 
-    def __init__(self, channel: Channel, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, channel: Channel[Message], before: Callable[[], None] = lambda: None) -> None:
         self._channel, self._before = channel, before
         self._writers: list[PipeWriter] = []
         self._asked = 0
@@ -202,7 +107,7 @@ class PipeLog:
 
     async def writer(self, name: str) -> LogWriter:
         assert not self._writers, "one writer for all"
-        writer = PipeWriter(self._channel, self._before)
+        writer = PipeWriter(self._append)
         self._writers.append(writer)
         return writer
 
@@ -214,6 +119,10 @@ class PipeLog:
 
     async def take_over(self, group: str, topic: str, partition: int) -> PartitionOwner:
         raise NotImplementedError("informers own no partition")
+
+    def _append(self, append: Append) -> None:
+        self._before()
+        self._channel.send(append)
 
     async def ask(self, what: str, reader: int, **more: object) -> Answer:
         """Raises what the log raised."""
@@ -242,7 +151,7 @@ class _Teller:
     """Tells the parent how far the informers are, when that changes: also before what they say goes on, so that
     nobody sees on the log what health does not know yet."""
 
-    def __init__(self, channel: Channel, clock: Clock) -> None:
+    def __init__(self, channel: Channel[Message], clock: Clock) -> None:
         self._channel, self._clock = channel, clock
         self._last: Told | None = None
         self._next_s = 0.0
@@ -269,7 +178,7 @@ class _Teller:
             await asyncio.sleep(_TELL_S)
 
 
-async def serve(channel: Channel, clock: Clock) -> None:
+async def serve(channel: Channel[Message], clock: Clock) -> None:
     """Runs informers as the other end says, until it says to stop. Raises EOFError: it is gone."""
     # 1. what to run
     begin = await channel.receive()
@@ -309,7 +218,7 @@ async def serve(channel: Channel, clock: Clock) -> None:
     await channel.flush()
 
 
-async def _stopped(channel: Channel, bus: PipeLog) -> None:
+async def _stopped(channel: Channel[Message], bus: PipeLog) -> None:
     """Takes what comes; returns when told to stop. Raises EOFError."""
     while True:
         message = await channel.receive()
@@ -322,7 +231,7 @@ async def _stopped(channel: Channel, bus: PipeLog) -> None:
                 bus.take(message)
 
 
-async def _tell_end(service: ExternalService, channel: Channel) -> None:
+async def _tell_end(service: ExternalService, channel: Channel[Message]) -> None:
     """Tells if informers had not synced in time; the other end says what then."""
     try:
         await service.wait()
@@ -333,32 +242,9 @@ async def _tell_end(service: ExternalService, channel: Channel) -> None:
 
 def main() -> None:
     """:raises SystemExit: the command line is not the parent's."""
-    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
-        raise SystemExit("the scheduler starts this, nobody else")
-    _end_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    end = become_child("the scheduler")
     gc.set_threshold(10_000, 20, 100)  # (fleets are large, and nearly all of it stays)
-    asyncio.run(_run(socket.socket(fileno=int(sys.argv[1]))))
-
-
-async def _run(end: socket.socket) -> None:
-    code = 1
-    try:
-        await serve(await Channel.over(end), SystemClock())
-        code = 0
-    except EOFError:
-        pass  # nobody is left who could be told anything
-    except Exception:
-        log.exception("the informers' process failed")
-    sys.stderr.flush()
-    os._exit(code)  # (a task or thread of a plugin may never end)
-
-
-def _end_with_parent() -> None:
-    """Linux kills this process with the thread that started it; elsewhere the end of the pipe has to do."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    run_child(end, Message, lambda channel: serve(channel, SystemClock()))
 
 
 if __name__ == "__main__":

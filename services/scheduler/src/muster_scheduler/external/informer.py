@@ -57,6 +57,7 @@ from typing import Any
 import structlog
 from muster_bus.clock import Clock
 from muster_service.secrets import masked_text
+from muster_service.waits import growing_s
 
 from muster_scheduler.core.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_scheduler.external import metrics
@@ -73,7 +74,6 @@ from muster_scheduler.external.errors import (
 from muster_scheduler.external.problems import Problem, Problems
 from muster_scheduler.external.registration import Distrust, Forget, Predicate, Ready, Registration
 from muster_scheduler.external.store import IndexFunction, Key, Store
-from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 

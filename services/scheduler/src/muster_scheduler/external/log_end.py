@@ -1,8 +1,6 @@
 """The log's end of the pipe: what the informers' process appends and reads (``pipe.py``), on the scheduler's log.
 
-Records go to the log in the order in which they came, many under way at once; each is settled when the log has it or
-refuses it. How much is under way the other end bounds (``child.py``). Nobody waits behind a log that is away: what is
-told beside the records goes on.
+What it appends: ``muster_bus.pipe.writing``.
 
 Of ``si.state`` only offers of the informers' sources go over: all the rest stays where it is, looked at by its key.
 """
@@ -12,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from functools import partial
 
 from muster_bus.clock import Clock
-from muster_bus.errors import LogError, LogUnavailable
-from muster_bus.log import Log, LogReader, LogWriter, OutRecord
+from muster_bus.errors import LogError
+from muster_bus.log import Log, LogReader, LogWriter
+from muster_bus.pipe.messages import Append, failure_of
+from muster_bus.pipe.writing import Appends
+from muster_service.channel import Channel
 
-from muster_scheduler.external.pipe import Answer, Append, Ask, Channel, Failure, ReadRecord, Settled, failure_of
+from muster_scheduler.external.pipe import Answer, Ask, Message, ReadRecord
 
 # Readers: how long one waits for an offer, and lets others gather before it looks at them.
 _READ_S, _GATHER_S = 0.25, 0.02
@@ -34,7 +34,7 @@ class LogEnd:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Channel[Message],
         writer: LogWriter,
         bus: Log,
         offers: tuple[bytes, ...],
@@ -42,31 +42,26 @@ class LogEnd:
         on_defect: Callable[[BaseException], None],
     ) -> None:
         self._channel = channel
-        self._writer, self._log, self._offers, self._clock = writer, bus, offers, clock
+        self._log, self._offers, self._clock = bus, offers, clock
         self._on_defect = on_defect
-        self._appends: asyncio.Queue[Append] = asyncio.Queue()
-        self._under_way: set[asyncio.Future[int]] = set()
-        self._durable: list[tuple[int, int]] = []
-        self._refused: list[tuple[int, Failure]] = []
+        self._appends = Appends(channel.send, writer, on_defect)
         self._readers: dict[int, LogReader] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._spawn(self._append_all(), "appends")
 
     def take(self, message: Append | Ask) -> None:
         """Does what is asked; the answer goes over when it is there."""
         if isinstance(message, Append):
-            self._appends.put_nowait(message)
+            self._appends.take(message)
         else:
             self._spawn(self._answer(message), "reader")
 
     async def settled(self) -> None:
         """Returns when everything that was appended is on the log, or refused."""
-        await self._appends.join()
-        if self._under_way:
-            await asyncio.wait(set(self._under_way))
+        await self._appends.settled()
 
     async def close(self) -> None:
         """Leaves nothing behind but what is under way."""
+        await self._appends.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -84,45 +79,6 @@ class LogEnd:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_defect(error)
-
-    # ---- what it appends ---------------------------------------------------------------------------------------------
-
-    async def _append_all(self) -> None:
-        while True:
-            append = await self._appends.get()
-            for new in append.records:
-                record = OutRecord(new.topic, new.partition, new.key, new.value, new.headers)
-                try:
-                    await self._writer.ready()
-                    done = asyncio.ensure_future(self._writer.append(record))
-                except LogError as error:
-                    self._settle(new.number, failure_of(error))
-                    continue
-                self._under_way.add(done)
-                done.add_done_callback(partial(self._appended, new.number))
-            self._appends.task_done()
-
-    def _appended(self, number: int, done: asyncio.Future[int]) -> None:
-        self._under_way.discard(done)
-        if done.cancelled():
-            self._settle(number, failure_of(LogUnavailable("it was cancelled")))
-        elif (error := done.exception()) is not None:
-            self._settle(number, failure_of(error))
-        else:
-            self._settle(number, done.result())
-
-    def _settle(self, number: int, what: int | Failure) -> None:
-        if not self._durable and not self._refused:
-            asyncio.get_running_loop().call_soon(self._tell_settled)
-        if isinstance(what, Failure):
-            self._refused.append((number, what))
-        else:
-            self._durable.append((number, what))
-
-    def _tell_settled(self) -> None:
-        durable, refused = tuple(self._durable), tuple(self._refused)
-        self._durable, self._refused = [], []
-        self._channel.send(Settled(durable, refused))
 
     # ---- what it reads -----------------------------------------------------------------------------------------------
 

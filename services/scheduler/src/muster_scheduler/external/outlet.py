@@ -27,6 +27,7 @@ from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import parse_state_key, state_key
 from muster_service.secrets import masked_text
+from muster_service.waits import growing_s
 
 from muster_scheduler import state_codec
 from muster_scheduler.core.external import ExternalKind, OfferState
@@ -34,7 +35,6 @@ from muster_scheduler.external import metrics
 from muster_scheduler.external.checks import plain
 from muster_scheduler.external.contract import ListWatch, OfferTaker
 from muster_scheduler.external.errors import SourceError
-from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 

@@ -21,9 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import socket
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict
@@ -32,8 +29,12 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogError, LogUnavailable
 from muster_bus.log import Log, LogWriter, OutRecord
+from muster_bus.pipe.messages import Append
 from muster_bus.topics import Topics, state_key
 from muster_service import logs
+from muster_service.channel import Channel
+from muster_service.child_process import BEGIN_TIMEOUT_S, ChildProcess
+from muster_service.waits import growing_s
 
 from muster_scheduler.core.external import ExternalKind, SourceState
 from muster_scheduler.external import metrics
@@ -42,35 +43,20 @@ from muster_scheduler.external.codec import SourceNote, encode
 from muster_scheduler.external.errors import NotSynced, SettingsWrong
 from muster_scheduler.external.gate import Gate, life_again
 from muster_scheduler.external.log_end import LogEnd
-from muster_scheduler.external.pipe import (
-    Append,
-    Ask,
-    Begin,
-    Channel,
-    Ended,
-    Sampled,
-    Stop,
-    Told,
-)
+from muster_scheduler.external.pipe import Ask, Begin, Ended, Message, Sampled, Stop, Told
 from muster_scheduler.external.samples import ChildSamples
 from muster_scheduler.external.service import ExternalService
 from muster_scheduler.external.settings import ExternalSettings, InformerTable
-from muster_scheduler.external.waits import growing_s
 
 log = structlog.get_logger(__name__)
 
 # Longer than the child's own time-outs (tasks, writer), shorter than what the process allows a service.
 STOP_TIMEOUT_S = 8.0
-# Of the time until the child has begun: its modules are read, on a machine that may be busy.
-BEGIN_TIMEOUT_S = 60.0
 # A child that lives is heard every second.
 SILENT_MAX_S = 30
 _WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
 # One that held for so long was good: the next failure is the first one of a new row.
 _SETTLED_S = 60.0
-_LAST_RECORDS_S = 5.0
-# Its settings: what it needs of them comes by the pipe.
-_HIDDEN_VARIABLES = "MUSTER_"
 
 _AGAIN = "it is started again"
 
@@ -111,7 +97,7 @@ class ExternalProcess:
         self._stopping = asyncio.Event()
         self._begun_s = clock.monotonic()
         # -- what is known of it
-        self._child: _Child | None = None
+        self._child: _Informers | None = None
         self._told: Told | None = None
         self._known: set[str] = set()
         self._synced = False
@@ -226,7 +212,7 @@ class ExternalProcess:
         assert self._writer is not None
         metrics.process_starts.inc()
         try:
-            child = await _Child.start(self._writer, self._log, self._offers(), self._clock)
+            child = await _Informers.start(self._writer, self._log, self._offers(), self._clock)
         except OSError as error:
             return f"cannot be started: {error.strerror or error}"
         self._child = child
@@ -318,47 +304,30 @@ class ExternalProcess:
                     break
 
 
-class _Child:
-    """A process of informers, and this end of its pipe."""
+class _Informers:
+    """A process of informers, and the log's end of its pipe."""
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
-        channel: Channel,
+        child: ChildProcess[Message],
+        channel: Channel[Message],
         writer: LogWriter,
         bus: Log,
         offers: tuple[bytes, ...],
         clock: Clock,
     ) -> None:
-        self._process, self._channel = process, channel
+        self._child, self._channel = child, channel
         self._log_end = LogEnd(channel, writer, bus, offers, clock, self._cannot_be_served)
-        self._why = ""
-        self._heard = 0
 
     @classmethod
-    async def start(cls, writer: LogWriter, bus: Log, offers: tuple[bytes, ...], clock: Clock) -> _Child:
+    async def start(cls, writer: LogWriter, bus: Log, offers: tuple[bytes, ...], clock: Clock) -> _Informers:
         """Raises OSError."""
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",  # (nothing of the directory that it happens to be in)
-                    "-m",
-                    "muster_scheduler.external.child",
-                    str(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    env={name: text for name, text in os.environ.items() if not name.startswith(_HIDDEN_VARIABLES)},
-                )
-        except BaseException:
-            ours.close()
-            raise
-        return cls(process, await Channel.over(ours), writer, bus, offers, clock)
+        child: ChildProcess[Message] = ChildProcess.spawn("muster_scheduler.external.child", Message)
+        return cls(child, await child.connect(), writer, bus, offers, clock)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def begin(self, begin: Begin) -> None:
         log.info("the informers' process was started", pid=self.pid, life=begin.life)
@@ -369,75 +338,34 @@ class _Child:
 
     def kill(self, why: str) -> None:
         """:param why: what will be said of its end."""
-        self._why = self._why or why
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._child.kill(why)
 
     async def listen(self, take: Callable[[Told | Sampled | Ended], None], silent_max_s: int) -> str:
         """Does what it asks, until it is gone and all that it sent is on the log; says how it ended."""
-        watch = asyncio.create_task(self._watch(silent_max_s), name="external-process-watch")
-        try:
-            # 1. as long as it lives
-            while (message := await self._channel.receive()) is not None:
-                self._heard += 1
-                match message:
-                    case Append() | Ask():
-                        self._log_end.take(message)
-                    case Told() | Sampled() | Ended():
-                        take(message)
-                    case _:
-                        raise ValueError(f"a {type(message).__name__}")
-        except ValueError as error:  # (msgspec's too)
-            self.kill(f"said what cannot be read: {error}")
-        finally:
-            watch.cancel()
-        # 2. what it left behind
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_RECORDS_S):
-                await self._log_end.settled()
-        # 3. how it ended
-        try:
-            async with asyncio.timeout(1.0):
-                code = await self._process.wait()
-        except TimeoutError:
-            self.kill("closed its pipe")
-            code = await self._process.wait()
-        return self._why or _ended(code)
+
+        def heard(message: Message) -> None:
+            match message:
+                case Append() | Ask():
+                    self._log_end.take(message)
+                case Told() | Sampled() | Ended():
+                    take(message)
+                case _:
+                    raise ValueError(f"a {type(message).__name__}")
+
+        return await self._child.listen(heard, silent_max_s, self._log_end.settled, BEGIN_TIMEOUT_S)
 
     async def end(self) -> None:
         """Leaves nothing behind."""
-        self.kill("was ended")
+        self._child.kill("was ended")
         await self._log_end.close()
-        self._channel.close()
-        await self._process.wait()
+        await self._child.end()
 
     def _cannot_be_served(self, error: BaseException) -> None:
         log.error("the informers' process cannot be served", exc_info=error)
         self.kill(f"could not be served: {type(error).__name__}")
-
-    async def _watch(self, silent_max_s: int) -> None:
-        """Ends a child that says nothing: its sources are not heard, and nobody would know."""
-        heard, silent_s, allowed_s = 0, 0, BEGIN_TIMEOUT_S
-        while silent_s < allowed_s:
-            # Counted, not measured: when this machine slept, so did the child.
-            await asyncio.sleep(1.0)
-            if self._heard != heard:
-                heard, silent_s, allowed_s = self._heard, 0, silent_max_s
-            silent_s += 1
-        self.kill(f"said nothing for {silent_s} s")
 
 
 def _fail(future: asyncio.Future[None], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()  # (whether somebody waits or not)
-
-
-def _ended(code: int) -> str:
-    """How a process ended, for people."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 from muster_bus.clock import Clock
@@ -33,7 +33,6 @@ class ViewService:
 
     :param bus: started; closed by whoever started it.
     :param with_others: it shares its process, whose metrics somebody else exposes.
-    :param look: called when a request comes: of a log whose readers do not hear of a record as soon as it is visible.
     :ivar asgi: the endpoints as an ASGI application, for who serves them elsewhere.
     """
 
@@ -44,11 +43,10 @@ class ViewService:
         topics: Topics,
         clock: Clock,
         *,
-        look: Callable[[], None] = lambda: None,
         with_others: bool = False,
     ) -> None:
         self.settings = settings
-        self._log, self._topics, self._clock, self._look = bus, topics, clock, look
+        self._log, self._topics, self._clock = bus, topics, clock
         self._gate = FoldGate(clock, settings.snapshot_hold_s)
         self._followers = [
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
@@ -181,15 +179,15 @@ class ViewService:
         """Returns between two folds, when what is visible now is folded; at the latest after ``fresh_wait_s``."""
         for follower in self._followers:
             follower.want()
-        self._look()
-        # A read that has its records already takes its turn first.
+        # A read that has its records already takes its turn first; and what was said before the request.
         await asyncio.sleep(0)
-        if all(follower.is_fresh for follower in self._followers):
+        ends = [(follower, follower.known_end()) for follower in self._followers]
+        if all(follower.is_fresh(end) for follower, end in ends):
             return
         try:
             async with asyncio.timeout(self.settings.fresh_wait_s):
-                for follower in self._followers:
-                    await follower.fresh()
+                for follower, end in ends:
+                    await follower.fresh(end)
         except TimeoutError:
             return
 

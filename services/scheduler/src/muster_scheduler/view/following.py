@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 _IDLE_PAUSE_SLICES = 2
 # How long the rest of a transaction may take to come, once its beginning did: it is visible already.
 _REST_OF_TRANSACTION_S = 0.05
+# While a read is under way, whether it is over.
+_LOOK_AGAIN_S = 0.001
 # Registrations above this have a configuration that takes longer to read than others wait gladly: 50 ms.
 _LARGE_BYTES = 8 * 1024
 
@@ -106,14 +108,20 @@ class PartitionFollower:
         self._wanted_s = self._clock.monotonic()
         self._wanted.set()
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether all that was visible is folded, and no fold is under way."""
-        return self._fresh.is_set()
+    def known_end(self) -> int:
+        """One past the newest record that is known to be visible."""
+        return self._reader.known_end() if self._reader is not None else 0
 
-    async def fresh(self) -> None:
-        """Returns between two folds, when all that was visible is folded. Callers bound the wait."""
+    def is_fresh(self, end: int) -> bool:
+        """Whether what is visible before ``end`` is folded, and no fold is under way."""
+        return self._fresh.is_set() and self._position >= end
+
+    async def fresh(self, end: int) -> None:
+        """Returns between two folds, when what is visible before ``end`` is folded. Callers bound the wait."""
         await self._fresh.wait()
+        while not self.is_fresh(end):
+            await asyncio.sleep(_LOOK_AGAIN_S)  # what came is being read
+            await self._fresh.wait()
 
     # ---- following -------------------------------------------------------------------------------------------------
 

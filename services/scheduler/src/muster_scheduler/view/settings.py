@@ -15,11 +15,6 @@ class ViewSettings(BaseModel):
         "127.0.0.1:9081", description='where REST listens, host:port; port 0: any free; "": do not listen'
     )
 
-    own_process: bool = Field(
-        True,
-        description="in `muster up` on the embedded log: a process of its own, so that readers never delay a decision",
-    )
-
     # Following the log. In `muster up` the scheduler shares the event loop: short slices, few wake-ups.
     read_records_max: int = Field(1_000, ge=1, description="records per read of the log")
     poll_s: float = Field(1.0, gt=0, description="longest wait of one read, and time between looks at the log's end")

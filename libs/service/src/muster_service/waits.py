@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again. Without jitter: one informer knocks at one source."""
+"""How long to wait before something is tried again. Without jitter: one asks one."""
 
 from __future__ import annotations
 

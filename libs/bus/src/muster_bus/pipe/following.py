@@ -1,0 +1,457 @@
+"""The embedded log in a child of the process that has it.
+
+Reading needs nobody: SQLite's write-ahead log lets any process see the last commit without holding the writer up. So
+records are read from the file, and decoded, here; by the pipe comes only when there is something new. What is written
+goes by the pipe to the log's one owner (``serving.py``), with the same words and the same errors.
+
+Threads, and what belongs to each
+    event loop      ends, spans, waiting readers, the pipe. Everything public runs here.
+    reader          the connection. Each read is a short snapshot of its own, so that checkpoints go on.
+
+A *span* is what one block gave, from a position on up to the next block's beginning; compaction leaves holes in it. The
+newest spans of a partition are kept in a chain for its other readers: a block that three follow is decoded once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from muster_bus import metrics
+from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone
+from muster_bus.log import LogReader, LogWriter, OutRecord, PartitionOwner, Record
+from muster_bus.pipe.messages import (
+    AskCommitted,
+    AskHealthy,
+    Commit,
+    FromChild,
+    FromLog,
+    Moved,
+    Release,
+    Reply,
+    Settled,
+    TakeOver,
+    error_of,
+)
+from muster_bus.pipe.writing import PipeWriter
+from muster_bus.settings import LogSettings
+
+_READ_BYTES = 2 << 20  # stored bytes that one read takes at most
+_RECORD_MEMORY_BYTES = 250  # what a record costs beside its content
+_CHAIN_BYTES_MAX = 16 << 20  # of all chains; those who follow a partition are not far from one another
+_HEALTHY_FOR_S = 0.5
+_CLOSE_TIMEOUT_S = 2.0
+
+T = TypeVar("T")
+
+
+class Span(NamedTuple):
+    """All visible records from ``start`` up to, not including, ``end``: there may be fewer than offsets."""
+
+    start: int
+    end: int
+    records: list[Record]
+    size_bytes: int
+
+
+class _Place:
+    """A partition.
+
+    :ivar first: lowest offset that exists; :ivar end: one past the highest visible one, as far as it is known here.
+    :ivar spans: the chain, without gaps; :ivar known_to: where it ends.
+    """
+
+    def __init__(self, topic: str, partition: int, first: int, end: int) -> None:
+        self.topic, self.partition, self.first, self.end = topic, partition, first, end
+        self.spans: deque[Span] = deque()
+        self.known_to = end
+        self.fetching = asyncio.Lock()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def moved(self, first: int, end: int) -> None:
+        """Neither goes back: what is heard may be older than what was seen in the file."""
+        self.first = max(self.first, first)
+        if end > self.end:
+            self.end = end
+            self.wake()
+
+    def wake(self) -> None:
+        """Ends all waits."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns when something changed, or after ``timeout_s``."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.add(waiter)
+        timer = loop.call_later(timeout_s, lambda: None if waiter.done() else waiter.set_result(None))
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+
+    def kept(self, position: int, max_records: int) -> list[Record] | None:
+        """What the chain has from ``position`` on; None: nothing of that."""
+        if not self.spans or not self.spans[0].start <= position < self.known_to:
+            return None
+        index = bisect_right(self.spans, position, key=lambda span: span.start) - 1
+        found: list[Record] = []
+        while index < len(self.spans) and len(found) < max_records:
+            span = self.spans[index]
+            records = span.records
+            if span.start < position:
+                records = records[bisect_right(records, position - 1, key=lambda record: record.offset) :]
+            found += records[: max_records - len(found)]
+            index += 1
+        return found or None
+
+
+class FollowedLog:
+    """See the module's words, and :class:`muster_bus.log.Log`.
+
+    :param send: into the pipe; never waits. What comes from it goes to :meth:`take`.
+    """
+
+    def __init__(self, settings: LogSettings, send: Callable[[FromChild], None]) -> None:
+        self.settings = settings
+        self.rules = RecordRules(settings.topics().specs(), settings.max_record_bytes)
+        self._send = send
+        self._places: dict[tuple[str, int], _Place] = {}
+        self._by_id: dict[int, _Place] = {}
+        self._chain_order: deque[_Place] = deque()  # one for each span of a chain, oldest first
+        self._chain_bytes = 0
+        self._chain_bytes_max = min(settings.sqlite_tail_bytes, _CHAIN_BYTES_MAX)
+        self._writer = PipeWriter(send, settings.max_queued_bytes)
+        self._number = 0
+        self._asked: dict[int, asyncio.Future[int | None]] = {}
+        self._state = "new"
+        self._healthy = False
+        self._healthy_until_s = float("-inf")
+        self._file: LogFile | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="muster-log-reader")
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises LogUnavailable, LogIncompatible: the parent has opened the log before."""
+
+        def opened() -> tuple[LogFile, dict[int, _Place]]:
+            file = LogFile(Path(self.settings.sqlite_path), any_thread=True)
+            return file, {
+                number: _Place(topic, partition, *file.bounds(topic, partition))
+                for (topic, partition), number in file.places.items()
+            }
+
+        self._file, self._by_id = await self._in_thread(opened)
+        self._places = {(place.topic, place.partition): place for place in self._by_id.values()}
+        self._state = "open"
+
+    async def close(self) -> None:
+        """What was appended goes to the parent before. Everything that comes later raises LogClosed."""
+        if self._state == "open":
+            await self._writer.close()
+        self._state = "closed"
+        for place in self._by_id.values():
+            place.wake()
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(LogClosed("the log is closed"))
+        if self._file is not None:
+            await self._in_thread(self._file.close)
+            self._file = None
+        self._thread.shutdown(wait=False)
+
+    async def healthy(self) -> bool:
+        """Whether the parent's log answers, and the file; so for a moment."""
+        if self._state != "open":
+            return False
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._healthy_until_s:
+            try:
+                async with asyncio.timeout(self.settings.health_timeout_s):
+                    self._healthy = bool(await self.ask(AskHealthy(self.number())))
+            except (TimeoutError, LogError):
+                self._healthy = False
+            self._healthy_until_s = loop.time() + _HEALTHY_FOR_S
+        return self._healthy
+
+    async def writer(self, name: str) -> LogWriter:
+        self.check_open()
+        return _Writer(self, self._writer, name)
+
+    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
+        self.check_open()
+        self.rules.spec(topic, partition)
+        place = self._places[topic, partition]
+        return _Reader(self, place, place.first if start is None else start)
+
+    async def take_over(self, group: str, topic: str, partition: int) -> PartitionOwner:
+        self.check_open()
+        self.rules.spec(topic, partition)
+        number = self.number()
+        await self.ask(TakeOver(number, group, topic, partition))
+        return _Owner(self, number)
+
+    def check_open(self) -> None:
+        """Raises LogClosed."""
+        if self._state != "open":
+            raise LogClosed(f"log {self.settings.sqlite_path} is {'not started' if self._state == 'new' else 'closed'}")
+
+    # ---- the pipe ----------------------------------------------------------------------------------------------------
+
+    def take(self, message: FromLog) -> None:
+        """What comes by the pipe."""
+        match message:
+            case Moved():
+                for number, first, end in message.places:
+                    if (place := self._by_id.get(number)) is not None:
+                        place.moved(first, end)
+            case Settled():
+                self._writer.settle(message)
+            case Reply():
+                future = self._asked.get(message.number)
+                if future is not None and not future.done():
+                    if message.failure is not None:
+                        future.set_exception(error_of(message.failure))
+                    else:
+                        future.set_result(message.value)
+
+    def number(self) -> int:
+        """The next question's."""
+        self._number += 1
+        return self._number
+
+    async def ask(self, question: TakeOver | Commit | AskCommitted | AskHealthy) -> int | None:
+        """Raises what the log raised."""
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._asked[question.number] = future
+        try:
+            self._send(question)
+            return await future
+        finally:
+            self._asked.pop(question.number, None)
+
+    def tell(self, message: Release) -> None:
+        """What needs no answer."""
+        self._send(message)
+
+    # ---- the file ----------------------------------------------------------------------------------------------------
+
+    async def look(self, place: _Place) -> None:
+        """Learns from the file what of a partition is there now."""
+        file = self._file
+        assert file is not None
+        place.moved(*await self._in_thread(lambda: file.bounds(place.topic, place.partition)))
+
+    async def fetch(self, place: _Place, position: int, max_records: int) -> list[Record]:
+        """Some records from ``position`` on, from the file or a chain; may give more than asked for.
+
+        Raises OffsetGone, LogUnavailable.
+        """
+        if position < place.known_to:
+            return [record for span in await self._read(place, position, max_records) for record in span.records]
+        # At the head: one fetches for all who follow.
+        async with place.fetching:
+            if (kept := place.kept(position, max_records)) is not None:
+                return kept
+            spans = await self._read(place, position, max_records)
+            self._keep(place, position, spans)
+        return [record for span in spans for record in span.records]
+
+    async def _read(self, place: _Place, position: int, max_records: int) -> list[Span]:
+        file = self._file
+        if file is None:
+            raise LogClosed(f"log {self.settings.sqlite_path} is closed")
+
+        def read() -> list[Span]:
+            spans: list[Span] = []
+            count = stored = 0
+            start = position
+            with contextlib.closing(file.blocks_from(place.topic, place.partition, position)) as found:
+                for block, records in found:
+                    size = sum(len(each.key or b"") + len(each.value or b"") + _RECORD_MEMORY_BYTES for each in records)
+                    spans.append(Span(start, block.next_offset, records, size))
+                    start = block.next_offset
+                    count += len(records)
+                    stored += len(block.body)
+                    if count >= max_records or stored >= _READ_BYTES:
+                        break
+            return spans
+
+        spans = await self._in_thread(read)
+        if spans:
+            place.moved(place.first, spans[-1].end)  # the file may be ahead of the pipe
+        return spans
+
+    def _keep(self, place: _Place, position: int, spans: Sequence[Span]) -> None:
+        if position != place.known_to:  # somebody went on from elsewhere: a chain has no gaps
+            self._chain_bytes -= sum(span.size_bytes for span in place.spans)
+            place.spans.clear()
+            self._chain_order = deque(each for each in self._chain_order if each is not place)
+            place.known_to = position
+        for span in spans:
+            place.spans.append(span)
+            place.known_to = span.end
+            self._chain_order.append(place)
+            self._chain_bytes += span.size_bytes
+        while self._chain_bytes > self._chain_bytes_max:
+            self._chain_bytes -= self._chain_order.popleft().spans.popleft().size_bytes
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError as error:  # the executor is shut down
+            raise LogClosed(f"log {self.settings.sqlite_path} is closed") from error
+
+
+class _Reader:
+    """See :class:`muster_bus.log.LogReader`."""
+
+    def __init__(self, bus: FollowedLog, place: _Place, position: int) -> None:
+        self._bus, self._place, self._position = bus, place, position
+        self._ahead: list[Record] = []  # read and not given yet; starts at or after the position
+        self._given = 0  # index into it
+        self._closed = False
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def seek(self, offset: int) -> None:
+        self._position = offset
+        self._ahead, self._given = [], 0
+
+    def known_end(self) -> int:
+        return max(self._position, self._place.end)
+
+    async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        await self._check()
+        place = self._place
+        if self._position == place.end and timeout_s > 0:
+            await place.wait(timeout_s)
+            await self._check()
+        if self._position == place.end:
+            return []
+        if self._given >= len(self._ahead):
+            records = place.kept(self._position, max_records)
+            if records is None:
+                records = await self._bus.fetch(place, self._position, max_records)
+                await self._check()
+                if not records:  # the newest record before the end is never removed
+                    raise LogUnavailable(
+                        f"log {self._bus.settings.sqlite_path} is damaged: {place.topic}[{place.partition}] has "
+                        f"nothing from {self._position} to {place.end}"
+                    )
+            self._ahead, self._given = records, 0
+        records = self._ahead[self._given : self._given + max_records]
+        self._given += len(records)
+        if self._given >= len(self._ahead):
+            self._ahead, self._given = [], 0
+        self._position = records[-1].offset + 1
+        metrics.records_read.labels(place.topic).inc(len(records))
+        return records
+
+    async def first_offset(self) -> int:
+        self._bus.check_open()
+        return self._place.first
+
+    async def end_offset(self) -> int:
+        self._bus.check_open()
+        return self._place.end
+
+    async def close(self) -> None:
+        self._closed = True
+        self._place.wake()
+
+    async def _check(self) -> None:
+        place = self._place
+        self._check_open()
+        if self._position > place.end:  # the pipe may be behind the file
+            await self._bus.look(place)
+            self._check_open()
+        if not place.first <= self._position <= place.end:
+            raise OffsetGone(place.topic, place.partition, self._position, place.first, place.end)
+
+    def _check_open(self) -> None:
+        self._bus.check_open()
+        if self._closed:
+            raise LogClosed(f"the reader of {self._place.topic}[{self._place.partition}] is closed")
+
+
+class _Writer:
+    """See :class:`muster_bus.log.LogWriter`. All of them go through one, in one order."""
+
+    def __init__(self, bus: FollowedLog, pipe: PipeWriter, name: str) -> None:
+        self._bus, self._pipe, self._name = bus, pipe, name
+        self._waiting: set[asyncio.Future[int]] = set()
+        self._closed = False
+
+    def append(self, record: OutRecord) -> Awaitable[int]:
+        try:
+            self._check()
+            self._bus.rules.check(record)
+        except LogError as error:  # the contract gives errors to whoever awaits
+            refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
+        done = asyncio.ensure_future(self._pipe.append(record))
+        self._waiting.add(done)
+        done.add_done_callback(self._waiting.discard)
+        return done
+
+    async def ready(self) -> None:
+        self._check()
+        await self._pipe.ready()
+        self._check()
+
+    async def close(self) -> None:
+        """Waits for what was appended."""
+        self._closed = True
+        if self._waiting:
+            await asyncio.wait(set(self._waiting), timeout=_CLOSE_TIMEOUT_S)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise LogClosed(f"writer {self._name} is closed")
+        self._bus.check_open()
+
+
+class _Owner:
+    """See :class:`muster_bus.log.PartitionOwner`; the real one is the parent's."""
+
+    def __init__(self, bus: FollowedLog, number: int) -> None:
+        self._bus, self._number = bus, number
+        self._closed = False
+
+    async def committed(self) -> int | None:
+        self._check()
+        return await self._bus.ask(AskCommitted(self._bus.number(), self._number))
+
+    async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
+        self._check()
+        for record in records:
+            self._bus.rules.check(record)
+        await self._bus.ask(Commit(self._bus.number(), self._number, tuple(records), input_position))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(LogError):
+                self._bus.tell(Release(self._bus.number(), self._number))
+
+    def _check(self) -> None:
+        self._bus.check_open()
+        if self._closed:
+            raise LogClosed("the owner is closed")

@@ -1,0 +1,152 @@
+"""What goes over a pipe between a log and a child of its process, and the log's errors in a form that does.
+
+=======  ===============  ===================================================================================
+from     message          says
+=======  ===============  ===================================================================================
+child    Append           records, many at once; their order is the log's
+log      Settled          records are durable, or were refused
+log      Moved            partitions have new ends, or new beginnings: the file has them
+child    TakeOver         becomes an input partition's owner
+child    Commit           a transaction of an owner
+child    AskCommitted     an owner's committed position
+child    Release          an owner is of no further use
+child    AskHealthy       whether the log answers
+log      Reply            to any of the last five, by number
+=======  ===============  ===================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from muster_bus.errors import (
+    BadRecord,
+    BusError,
+    Fenced,
+    LogClosed,
+    LogError,
+    LogUnavailable,
+    OffsetGone,
+    RecordTooLarge,
+    TransactionFailed,
+    TransactionTimeout,
+)
+from muster_bus.log import Headers, OutRecord
+
+
+class Message(msgspec.Struct, array_like=True, tag=True):
+    """Of the table above."""
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True):
+    """An error of the log: its name in :mod:`muster_bus.errors` and what it is made of."""
+
+    name: str
+    arguments: tuple[str | int, ...]
+
+
+class NewRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A record for the log; ``number`` is its own."""
+
+    number: int
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Append(Message):
+    records: tuple[NewRecord, ...]
+
+
+class Settled(Message):
+    """:param durable: (number, offset); :param refused: (number, why)."""
+
+    durable: tuple[tuple[int, int], ...]
+    refused: tuple[tuple[int, Failure], ...] = ()
+
+
+class Moved(Message):
+    """:param places: (partition's id in the file, lowest offset that exists, one past the highest visible)."""
+
+    places: tuple[tuple[int, int, int], ...]
+
+
+class TakeOver(Message):
+    number: int
+    group: str
+    topic: str
+    partition: int
+
+
+class Commit(Message):
+    """:param owner: the TakeOver's number; :param records: as in ``OutRecord``."""
+
+    number: int
+    owner: int
+    records: tuple[tuple[str, int, bytes | None, bytes | None, Headers], ...]
+    input_position: int | None
+
+
+class AskCommitted(Message):
+    number: int
+    owner: int
+
+
+class Release(Message):
+    number: int
+    owner: int
+
+
+class AskHealthy(Message):
+    number: int
+
+
+class Reply(Message):
+    """:param value: a position, or 1 for yes."""
+
+    number: int
+    value: int | None = None
+    failure: Failure | None = None
+
+
+FromChild = Append | TakeOver | Commit | AskCommitted | Release | AskHealthy
+FromLog = Settled | Moved | Reply
+
+
+def out_record(new: NewRecord) -> OutRecord:
+    """What is to be written."""
+    return OutRecord(new.topic, new.partition, new.key, new.value, new.headers)
+
+
+_PLAIN: dict[str, type[BusError]] = {
+    kind.__name__: kind
+    for kind in (LogUnavailable, LogClosed, BadRecord, LogError, Fenced, TransactionFailed, TransactionTimeout)
+}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error of the log, for the other side. What is none is a log that is not there."""
+    match error:
+        case RecordTooLarge():
+            return Failure("RecordTooLarge", (error.topic, error.size_bytes, error.limit_bytes))
+        case OffsetGone():
+            return Failure("OffsetGone", (str(error), error.asked, error.first, error.end))
+    name = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _PLAIN), "LogUnavailable")
+    return Failure(name, (str(error) or type(error).__name__,))
+
+
+def error_of(failure: Failure) -> BusError:
+    """Inverse of :func:`failure_of`."""
+    match failure.name:
+        case "RecordTooLarge":
+            return RecordTooLarge(*cast("tuple[str, int, int]", failure.arguments))
+        case "OffsetGone":
+            text, *offsets = cast("tuple[str, int, int, int]", failure.arguments)
+            gone = OffsetGone("", 0, *offsets)
+            gone.args = (text,)
+            return gone
+    return _PLAIN.get(failure.name, LogError)(*failure.arguments)

@@ -1,0 +1,161 @@
+"""The parent's end of a log whose file a child reads by itself (``following.py``).
+
+No record's content goes to the child: it is told which partitions moved, in one frame for all that was committed
+meanwhile. What it writes comes here, to the log's one owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+
+from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.errors import BusError, LogClosed, LogError
+from muster_bus.log import LogWriter, OutRecord, PartitionOwner
+from muster_bus.pipe.messages import (
+    Append,
+    AskCommitted,
+    AskHealthy,
+    Commit,
+    FromChild,
+    FromLog,
+    Moved,
+    Release,
+    Reply,
+    TakeOver,
+    failure_of,
+)
+from muster_bus.pipe.writing import Appends
+
+# A child that does not take what it is told is told the newest later, instead of everything.
+_UNSENT_BYTES_MAX = 64 << 10
+_TOLD_LATER_S = 0.02
+
+
+class LogServer:
+    """One child's. Made in the running event loop.
+
+    :param send: into the pipe; never waits.
+    :param unsent_bytes: what of it the child has not taken.
+    :param writer: what the child appends goes to it.
+    :param on_defect: told what cannot be: nothing that is asked can be relied on then.
+    """
+
+    def __init__(
+        self,
+        bus: SqliteLog,
+        writer: LogWriter,
+        send: Callable[[FromLog], None],
+        unsent_bytes: Callable[[], int],
+        on_defect: Callable[[BaseException], None],
+    ) -> None:
+        self._bus, self._to_child, self._unsent_bytes, self._on_defect = bus, send, unsent_bytes, on_defect
+        self._appends = Appends(self._send, writer, on_defect)
+        self._owners: dict[int, PartitionOwner] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._moved: dict[int, tuple[int, int]] = {}
+        self._told = False  # a frame with all of them is due
+        self._closed = False
+        bus.watch(self._note)
+
+    def take(self, message: FromChild) -> None:
+        """Does what is asked; the answer goes over when it is there."""
+        match message:
+            case Append():
+                self._appends.take(message)
+            case Release():
+                self._spawn(self._release(message.owner))
+            case _:
+                self._spawn(self._answer(message))
+
+    async def settled(self) -> None:
+        """Returns when everything that was appended or committed is on the log, or refused."""
+        await self._appends.settled()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def close(self) -> None:
+        """Leaves nothing behind but what is under way."""
+        self._closed = True
+        self._bus.unwatch(self._note)
+        await self._appends.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for number in list(self._owners):
+            await self._release(number)
+
+    # ---- what moved --------------------------------------------------------------------------------------------------
+
+    def _note(self, place: int, first_offset: int, end: int) -> None:
+        self._moved[place] = (first_offset, end)
+        if not self._told:
+            self._told = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if self._closed:
+            return
+        if self._unsent_bytes() > _UNSENT_BYTES_MAX:
+            asyncio.get_running_loop().call_later(_TOLD_LATER_S, self._tell)
+            return
+        self._tell_now()
+
+    def _tell_now(self) -> None:
+        self._told = False
+        if self._moved:
+            moved, self._moved = self._moved, {}
+            self._to_child(Moved(tuple((place, *offsets) for place, offsets in moved.items())))
+
+    def _send(self, message: FromLog) -> None:
+        """Before any answer: what is visible by then."""
+        if self._moved:
+            self._tell_now()
+        self._to_child(message)
+
+    # ---- what is asked -----------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name="pipe-log")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_defect(error)
+
+    async def _answer(self, ask: TakeOver | Commit | AskCommitted | AskHealthy) -> None:
+        try:
+            reply = Reply(ask.number, await self._value(ask))
+        except BusError as error:
+            reply = Reply(ask.number, failure=failure_of(error))
+        self._send(reply)
+
+    async def _value(self, ask: TakeOver | Commit | AskCommitted | AskHealthy) -> int | None:
+        match ask:
+            case TakeOver():
+                self._owners[ask.number] = await self._bus.take_over(ask.group, ask.topic, ask.partition)
+                return None
+            case Commit():
+                records = [OutRecord(*each) for each in ask.records]
+                await self._owner(ask.owner).commit(records, ask.input_position)
+                return None
+            case AskCommitted():
+                return await self._owner(ask.owner).committed()
+            case AskHealthy():
+                return int(await self._bus.healthy())
+
+    def _owner(self, number: int) -> PartitionOwner:
+        owner = self._owners.get(number)
+        if owner is None:
+            raise LogClosed("the owner is of no further use")
+        return owner
+
+    async def _release(self, number: int) -> None:
+        owner = self._owners.pop(number, None)
+        if owner is not None:
+            with contextlib.suppress(LogError):
+                await owner.close()

@@ -1,0 +1,227 @@
+"""The process of the followers of ``muster up``: a child, started by ``followers.py`` and by nobody else.
+
+What follows the log - the view, the event publisher with its exports, usage - takes as long for a decision as the
+decision itself, and one Python process does one thing at a time. Here they are by themselves: the same parts, over a
+log whose file they read themselves (``muster_bus.pipe.following``). They answer on Unix sockets in a directory that
+only this user enters; whoever asks comes through the gateway, which says who it is.
+
+How it lives and ends: ``muster_service.child_process``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn, cast
+
+import structlog
+from muster_bus.clock import Clock, SystemClock
+from muster_bus.pipe import messages as of_log
+from muster_bus.pipe.following import FollowedLog
+from muster_event_publisher.errors import SinkSettingsWrong
+from muster_event_publisher.grpc_events import EventsDoor
+from muster_service import logs
+from muster_service.addresses import listen_at
+from muster_service.channel import Channel
+from muster_service.child_process import become_child, run_child
+from muster_service.http_server import HttpServer
+from muster_service.life import Life
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from muster_cli import garbage
+from muster_cli.errors import ServiceDied, StartFailed
+from muster_cli.followers import Followers, followers_of
+from muster_cli.followers_pipe import (
+    EVENTS_SOCKET,
+    PUBLISHER_SOCKET,
+    VIEW_SOCKET,
+    Begin,
+    Failed,
+    FromParent,
+    Refused,
+    Stop,
+    Told,
+)
+from muster_cli.operations import HEALTH_TIMEOUT_S, ProblemCheck
+from muster_cli.running import Opened, Part, run
+from muster_cli.settings import MusterSettings
+
+log = structlog.get_logger(__name__)
+
+# Where the cores do not suffice for all, those who decide go first.
+_NICE = 5
+_TELL_S, _TELL_SOON_S = 0.5, 0.05
+_STOP_TIMEOUT_S = 1.0  # of the doors: the gateway, who alone asks, has stopped
+_HEALTH_INTERVAL_S = 1.0
+
+
+class Doors:
+    """Where the gateway asks: two HTTP servers and one for gRPC. Last to open, first to close."""
+
+    def __init__(self, followers: Followers, sockets: Path) -> None:
+        self._followers, self._sockets = followers, sockets
+        self._servers: list[HttpServer] = []
+        self._events: EventsDoor | None = None
+        self._life = Life("followers' doors")
+
+    async def start(self) -> None:
+        """Raises OSError."""
+        self._life.begin()
+        publisher = self._followers.publisher
+        for name, app in ((VIEW_SOCKET, self._followers.view.asgi), (PUBLISHER_SOCKET, publisher.asgi)):
+            server = HttpServer(as_asked(app), listen_at(self._sockets / name), _STOP_TIMEOUT_S)
+            self._servers.append(server)
+            self._life.watch(server.serve(), name)
+            await server.ready()
+        self._events = EventsDoor(publisher.events_service, f"unix:{self._sockets / EVENTS_SOCKET}", publisher.healthy)
+        await self._events.start()
+        self._life.watch(self._events.watch_health(_HEALTH_INTERVAL_S), "health")
+
+    async def wait(self) -> None:
+        await self._life.wait()
+
+    async def stop(self) -> None:
+        if self._life.begin_stop():
+            if self._events is not None:
+                await self._events.stop()
+            await asyncio.gather(*(server.stop() for server in self._servers))
+            await self._life.cancel_tasks()
+            self._life.end()
+
+    async def healthy(self) -> bool:
+        return self._life.alive
+
+
+def as_asked(app: ASGIApp) -> ASGIApp:
+    """An application that sees requests as the gateway's front got them: the caller's address, and the host it asked.
+
+    The gateway puts both last into headers; nobody else reaches this.
+    """
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = list(scope["headers"])
+            client, host = _taken(headers, b"x-forwarded-for"), _taken(headers, b"x-forwarded-host")
+            if host:
+                headers = [(name, value) for name, value in headers if name != b"host"]
+                headers.append((b"host", host))
+            scope = {**scope, "headers": headers, "client": (client.decode("latin-1"), 0) if client else None}
+        await app(scope, receive, send)
+
+    return serve
+
+
+def _taken(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes:
+    """The last of these headers, which is no longer there then."""
+    for index in range(len(headers) - 1, -1, -1):
+        if headers[index][0] == wanted:
+            return headers.pop(index)[1]
+    return b""
+
+
+class _Teller:
+    """Tells the parent how the followers are."""
+
+    def __init__(self, channel: Channel[FromParent], followers: Followers) -> None:
+        self._channel, self._followers = channel, followers
+        self.up = False
+
+    async def run(self) -> None:
+        while True:
+            problems = {name: await _ask(check) for name, check in self._followers.problems.items()}
+            ready = self.up and await self._followers.view.healthy()
+            self._channel.send(Told(ready, problems))
+            await asyncio.sleep(_TELL_S if ready else _TELL_SOON_S)
+
+
+async def _ask(check: ProblemCheck) -> tuple[str, ...]:
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            return tuple(await check())
+    except TimeoutError:
+        return (f"no answer in {HEALTH_TIMEOUT_S:g} s",)
+
+
+async def serve(channel: Channel[FromParent], clock: Clock) -> int:
+    """Runs the followers as the other end says, until it says to stop. Gives the exit code. Raises EOFError: the other
+    end is gone."""
+    # 1. what to run
+    begin = await channel.receive()
+    if not isinstance(begin, Begin):
+        raise EOFError
+    logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
+    sys.path[:] = begin.path
+    settings = MusterSettings.model_validate(begin.settings)
+    bus = FollowedLog(settings.log, channel.send)
+    try:
+        followers = followers_of(settings, bus, clock)
+    except SinkSettingsWrong as error:
+        channel.send(Refused(tuple(error.problems)))
+        await channel.flush()
+        return 1
+    # 2. it runs
+    stop = asyncio.Event()
+    listening = asyncio.create_task(_listen(channel, bus, stop), name="pipe")
+    teller = _Teller(channel, followers)
+    telling = asyncio.create_task(teller.run(), name="teller")
+
+    def ready() -> None:
+        teller.up = True
+        garbage.settle()
+
+    running = asyncio.create_task(
+        run(
+            [Opened("log", bus.start, bus.close)],
+            [*followers.parts, Part("doors", Doors(followers, Path(begin.sockets)))],
+            stop=stop,
+            stop_timeout_s=settings.process.stop_timeout_s,
+            checks=[followers.view.healthy],
+            on_ready=ready,
+        ),
+        name="followers",
+    )
+    try:
+        # 3. it stops: the pipe is still read, for what is on the way to the log
+        await asyncio.wait({listening, running}, return_when=asyncio.FIRST_COMPLETED)
+        if listening.done():
+            listening.result()
+        await running
+    except (StartFailed, ServiceDied) as error:
+        log.error("a follower ended", service=error.service, exc_info=error.cause)
+        channel.send(Failed(error.service, str(error)))
+        return 1
+    finally:
+        for task in (listening, telling, running):
+            task.cancel()
+        await asyncio.gather(listening, telling, running, return_exceptions=True)
+        await channel.flush()
+    return 0
+
+
+async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.Event) -> NoReturn:
+    """Takes what comes, also while it stops. Raises EOFError."""
+    while True:
+        message = await channel.receive()
+        match message:
+            case None:
+                raise EOFError
+            case Stop():
+                stop.set()
+            case of_log.Settled() | of_log.Moved() | of_log.Reply():
+                bus.take(message)
+
+
+def main() -> None:
+    """:raises SystemExit: the command line is not the parent's."""
+    end = become_child("muster up")
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    garbage.collect_rarely()
+    run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The followers' process seen from the one that decides: a hung one is replaced, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.clock import SystemClock
+from muster_bus.settings import make_log
+from muster_cli.errors import UsageError
+from muster_cli.followers_process import FollowersFailed, FollowersProcess, socket_directory
+from muster_cli.settings import MusterSettings, embedded_defaults, load
+from starlette.types import Message
+from unit.publisher.feeding import Feeder
+
+WITHIN_S = 60.0
+NAMES = ("view", "event publisher", "derive", "usage")
+SECRET = "s3cret-of-nobody"
+
+
+class Rig:
+    """A log, and what follows it in a process of its own."""
+
+    def __init__(self, directory: Path, **given: object) -> None:
+        self.settings: MusterSettings = load(
+            None, (), [(name, "", value) for name, value in given.items()], embedded_defaults(directory), {}
+        ).values
+        directory.mkdir(exist_ok=True)
+
+    @asynccontextmanager
+    async def running(self, *, silent_max_s: int = 20) -> AsyncIterator[FollowersProcess]:
+        log = make_log(self.settings.log, SystemClock())
+        assert isinstance(log, SqliteLog)
+        self.log = log
+        process = FollowersProcess(self.settings, log, SystemClock(), NAMES, silent_max_s=silent_max_s, wait_min_s=0.05)
+        await log.start()
+        try:
+            await process.open()
+            async with asyncio.timeout(WITHIN_S):
+                await process.start()
+                yield process
+        finally:
+            await process.stop()
+            await process.close()
+            await log.close()
+
+
+async def asked(process: FollowersProcess, path: str) -> int:
+    """The status of a GET at the view."""
+    found: list[int] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(WITHIN_S)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            found.append(message["status"])
+
+    scope: dict[str, Any] = {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
+        "client": ("192.0.2.7", 5),
+    }  # fmt: skip
+    await process.view(scope, receive, send)
+    return found[0]
+
+
+async def test_a_hung_one_is_replaced_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "data", **{"publisher.postgres_dsn": f"postgresql://u:{SECRET}@127.0.0.1:1/none"})
+    async with rig.running(silent_max_s=6) as process:
+        assert await process.healthy()
+        assert await asked(process, "/ws/v1/partitions") == 200
+        first = process.pid
+        for place in ("cmdline", "environ"):
+            assert SECRET.encode() not in Path(f"/proc/{first}/{place}").read_bytes()  # noqa: ASYNC240
+        assert socket_directory(rig.settings.log.sqlite_path).stat().st_mode & 0o777 == 0o700
+        os.kill(first, signal.SIGSTOP)
+        # 1. far more than a pipe holds is written meanwhile
+        feeder = Feeder(rig.log, rig.settings.log.topics())
+        waits = asyncio.create_task(asked(process, "/ws/v1/partitions"))
+        statuses, said = set(), set()
+        number = 0
+        while process.pid == first:
+            await feeder.events("rm", range(number, number + 20))
+            number += 20
+            if not process.is_heard:
+                statuses.add(await asked(process, "/ws/v1/partitions"))
+                said.update([text for check in process.problems().values() for text in await check()])
+            await asyncio.sleep(0.001)
+        assert any("has said nothing for" in text for text in said)
+        assert statuses == {503}, "after a while requests are not sent there any more"
+        assert await waits == 503, "and who waits is told"
+        assert number > 2_000
+        # 2. the next one has it all
+        while not await process.healthy():  # noqa: ASYNC110 - it is told
+            await asyncio.sleep(0.01)
+        assert process.pid not in (0, first)
+        assert await asked(process, "/ws/v1/partitions") == 200
+        text = (await process.exposition()).decode()
+        assert f'muster_publisher_ring_events{{rm="rm"}} {min(number, 100_000)}.0' in text
+        problems = {name: await check() for name, check in process.problems().items()}
+        assert any("postgres" in one for one in problems["event publisher"])
+        assert SECRET not in str(problems)
+        last = process.pid
+    assert not Path(f"/proc/{last}").exists()  # noqa: ASYNC240
+    assert not socket_directory(rig.settings.log.sqlite_path).exists()
+
+
+async def test_what_cannot_be_used_is_refused_as_in_one_process(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "data", **{"publisher.sinks": {"mine": {"kind": "nothing-of-that-name"}}})
+    with pytest.raises(UsageError, match="nothing-of-that-name"):
+        async with rig.running():
+            pass
+
+
+async def test_what_cannot_start_ends_the_start_and_is_not_tried_for_ever(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        rig = Rig(tmp_path / "data", **{"publisher.http_address": f"127.0.0.1:{taken.getsockname()[1]}"})
+        with pytest.raises(FollowersFailed, match=r"event-publisher could not start.* is taken"):
+            async with rig.running():
+                pass
+
+
+async def test_it_may_be_stopped_while_it_begins(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "data")
+    log = make_log(rig.settings.log, SystemClock())
+    assert isinstance(log, SqliteLog)
+    process = FollowersProcess(rig.settings, log, SystemClock(), NAMES)
+    await process.close()  # before anything
+    process = FollowersProcess(rig.settings, log, SystemClock(), NAMES)
+    await log.start()
+    await process.open()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(WITHIN_S):
+        await process.close()
+    await log.close()

@@ -1,0 +1,165 @@
+"""The embedded log in a child of its process: what is read once, what is told, and what the file has by then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from contract.test_log_followed import Followed
+from muster_bus.backends.sqlite import SqliteLog
+from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.clock import SystemClock
+from muster_bus.errors import BadRecord, Fenced, LogClosed, TransactionFailed, TransactionTimeout
+from muster_bus.log import Log, LogReader, OutRecord, Record
+from muster_bus.pipe.following import FollowedLog
+from muster_bus.pipe.messages import Append, FromLog, Moved, NewRecord, Settled, error_of, failure_of
+from muster_bus.pipe.serving import LogServer
+from muster_bus.settings import LogSettings
+
+WITHIN_S = 30.0
+
+
+@pytest.fixture
+async def owned(tmp_path: Path) -> AsyncIterator[SqliteLog]:
+    settings = LogSettings(partitions=2, sqlite_path=tmp_path / "log.db", sqlite_compaction_min_records=1)
+    log = SqliteLog(settings.topics().specs(), settings, SystemClock())
+    await log.start()
+    yield log
+    await log.close()
+
+
+@pytest.fixture
+async def followed(owned: SqliteLog) -> AsyncIterator[FollowedLog]:
+    both = Followed(owned)
+    yield await both.start()
+    await both.stop()
+
+
+async def append(log: Log, topic: str, values: range) -> None:
+    writer = await log.writer("test")
+    for done in [writer.append(OutRecord(topic, 1, b"%d" % n, b"%d" % n)) for n in values]:
+        await done
+    await writer.close()
+
+
+async def read_to(reader: LogReader, end: int, most: int = 300) -> list[Record]:
+    found: list[Record] = []
+    async with asyncio.timeout(WITHIN_S):
+        while reader.position < end:
+            records = await reader.read(most, 1.0)
+            assert len(records) <= most
+            found += records
+    return found
+
+
+async def test_holes_of_compaction_are_passed_by_who_is_behind_and_by_who_keeps_up(
+    owned: SqliteLog, followed: FollowedLog
+) -> None:
+    topic = owned.settings.topics().state
+    behind, ahead = await followed.reader(topic, 1), await followed.reader(topic, 1)
+    for turn in range(3):
+        await append(owned, topic, range(1_000))
+        if turn == 1:
+            await read_to(ahead, 2_000)
+    # What is newer than the chain is compacted before anybody has read it.
+    await owned.maintain()
+    for reader in (behind, ahead):
+        found = await read_to(reader, 3_000)
+        assert [record.value for record in found][-1_000:] == [b"%d" % n for n in range(1_000)]
+        offsets = [record.offset for record in found]
+        assert offsets == sorted(set(offsets))
+        assert reader.position == reader.known_end() == 3_000 == await reader.end_offset()
+    other = Followed(owned)  # with no chain yet
+    found = await read_to(await (await other.start()).reader(topic, 1), 3_000)
+    await other.stop()
+    assert len(found) < 3_000, "it was compacted"
+    assert [record.value for record in found][-1_000:] == [b"%d" % n for n in range(1_000)]
+
+
+async def test_a_block_that_many_follow_is_read_once(
+    owned: SqliteLog, followed: FollowedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = owned.settings.topics().events
+    reads = []
+    real = LogFile.blocks_from
+
+    def counted(self: LogFile, topic: str, partition: int, start: int):  # type: ignore[no-untyped-def]
+        reads.append(start)
+        return real(self, topic, partition, start)
+
+    monkeypatch.setattr(LogFile, "blocks_from", counted)
+    readers = [await followed.reader(topic, 1) for _ in range(3)]
+    for turn in range(5):
+        await append(owned, topic, range(turn * 100, turn * 100 + 100))
+        found = await asyncio.gather(*(read_to(reader, turn * 100 + 100) for reader in readers))
+        assert found[0] == found[1] == found[2]
+        assert [record.offset for record in found[0]] == list(range(turn * 100, turn * 100 + 100))
+    assert len(reads) <= 10, "not by each of the three"
+    # Another one, from the beginning, reads the same and spoils nothing.
+    late = await followed.reader(topic, 1, 0)
+    assert len(await read_to(late, 500)) == 500
+    await append(owned, topic, range(500, 510))
+    for reader in (late, *readers):
+        assert [record.offset for record in await read_to(reader, 510)] == list(range(500, 510))
+
+
+async def test_who_does_not_listen_is_told_the_newest_once_and_never_an_answer_before_it(owned: SqliteLog) -> None:
+    topic = owned.settings.topics().events
+    sent: list[FromLog] = []
+    defects: list[BaseException] = []
+    unsent_bytes = 1 << 30
+    server = LogServer(owned, await owned.writer("child"), sent.append, lambda: unsent_bytes, defects.append)
+    for number in range(50):
+        await append(owned, topic, range(number, number + 1))
+    assert sent == []
+    # 1. an answer brings what is visible by then, whoever listens
+    server.take(Append((NewRecord(7, topic, 1, b"k", b"v"),)))
+    async with asyncio.timeout(WITHIN_S):
+        while len(sent) < 2:  # noqa: ASYNC110 - a list of a test
+            await asyncio.sleep(0)
+        moved, settled = sent
+        assert isinstance(moved, Moved)
+        assert isinstance(settled, Settled)
+        assert (moved.places[0][1:], settled.durable) == ((0, 51), ((7, 50),))
+        # 2. and once it listens it hears the newest
+        await append(owned, topic, range(20))
+        assert len(sent) == 2
+        unsent_bytes = 0
+        while len(sent) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    last = sent[2]
+    assert isinstance(last, Moved)
+    assert last.places[0][1:] == (0, 71)
+    await server.close()
+    await append(owned, topic, range(1))
+    await asyncio.sleep(0.05)
+    assert (len(sent), defects) == (3, []), "who is gone is told nothing"
+
+
+async def test_a_child_that_is_gone_owns_nothing(owned: SqliteLog) -> None:
+    topics = owned.settings.topics()
+    first = Followed(owned)
+    log = await first.start()
+    owner = await log.take_over("derive", topics.events, 0)
+    await owner.commit([OutRecord(topics.usage, 0, b"k", b"v")], 5)
+    second = Followed(owned)  # while the first one's last words are still on their way
+    other = await (await second.start()).take_over("derive", topics.events, 0)
+    with pytest.raises(Fenced, match="taken over"):
+        await owner.commit([OutRecord(topics.usage, 0, b"k", b"again")], 6)
+    assert await other.committed() == 5
+    await first.stop()
+    with pytest.raises(LogClosed):
+        await owner.committed()
+    await other.commit([], 7)
+    assert await other.committed() == 7
+    await second.stop()
+
+
+@pytest.mark.parametrize(
+    "error", [Fenced("taken"), TransactionFailed("away"), TransactionTimeout("late"), BadRecord("no topic")]
+)
+def test_an_error_of_an_owner_is_the_same_at_the_other_end(error: Exception) -> None:
+    there = error_of(failure_of(error))
+    assert (type(there), str(there)) == (type(error), str(error))

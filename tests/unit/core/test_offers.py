@@ -323,7 +323,7 @@ def test_at_the_deadline_what_does_not_fit_is_preempted_the_least_first() -> Non
     why = held(cluster)["young"].preempted
     assert why is not None
     assert (why.rule, why.app_id, why.key, why.queue) == (PreemptionRule.REVOKED, "", "mesos/o2", "")
-    story = explain_preemption.story(cluster.partition, held(cluster)["young"], why)
+    story = explain_preemption.story(cluster.partition, held(cluster)["young"], why, cluster.now_ns)
     assert story.message == (
         "It must go because node n1 has no room for it without offer o2 of source mesos, which is wanted back."
     )

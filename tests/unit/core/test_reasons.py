@@ -55,7 +55,8 @@ def test_larger_than_any_node() -> None:
         lacking=(("memory", 1), ("vcore", 2)),
     )
     assert reason.sentence() == (
-        "It asks for 0.007 cores, and the largest node has 0.006 cores in all. Of 2 nodes 1 lacks memory and 2 lack vcore."
+        "It asks for 0.007 cores, and the largest node has 0.006 cores in all. "
+        "Of 2 nodes 1 lacks memory and 2 lack vcore."
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import httpx
 from builders import Cluster
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, SystemClock
 from muster_bus.log import Log, OutRecord, PartitionOwner
 from muster_bus.topics import Topics, state_key
 from muster_scheduler import state_codec
@@ -62,6 +62,17 @@ class Recorded:
                 found.append(OutRecord(self.topics.state, self.partition, key, value))
         self._written = len(self.cluster.outcomes)
         return found
+
+
+class ClockOf(SystemClock):
+    """A wall clock that somebody else sets, so that what is answered at two moments can be compared."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        super().__init__()
+        self._set_ns = now_ns
+
+    def now_ns(self) -> int:
+        return self._set_ns()
 
 
 class Bench:

@@ -22,7 +22,7 @@ from muster_scheduler.follower import encode_registration
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate
-from unit.view.recorded import Bench, client_of
+from unit.view.recorded import Bench, ClockOf, client_of
 
 QUICK = {"retry_min_s": 0.01, "retry_max_s": 0.02}
 
@@ -126,6 +126,7 @@ async def test_many_small_reads_make_the_same_state_as_one(bench: Bench) -> None
         rm.cluster.app(f"x{number}", "root.b")
         rm.cluster.ask(f"x{number}", "k", vcore=400, wanted=3)
         await bench.write(rm)
+    bench.clock = ClockOf(lambda: rm.cluster.now_ns)
     async with bench.view(read_records_max=1, fold_slice_ms=0.001) as small, bench.view() as large:
         rm.cluster.release("x3")
         await bench.write(rm)

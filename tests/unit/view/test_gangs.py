@@ -27,7 +27,7 @@ from muster_scheduler.view import dao, explain, explain_queue, render, usage
 from muster_service.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
 from unit.view import explained
-from unit.view.recorded import Bench, Recorded, client_of
+from unit.view.recorded import Bench, ClockOf, Recorded, client_of
 
 P = "/ws/v1/partition/default"
 E = "/ws/v1/explain"
@@ -403,6 +403,7 @@ def unordered(value: Any) -> Any:
 @pytest.mark.parametrize("piecemeal", [False, True], ids=["collected", "followed"])
 async def test_each_step_is_shown_as_it_was_decided(bench: Bench, *, piecemeal: bool) -> None:
     rm = bench.rm(queues=QUEUES)
+    bench.clock = ClockOf(lambda: rm.cluster.now_ns)
     await bench.write(rm)
     seen = []
     if piecemeal:

@@ -226,8 +226,10 @@ def fold_application(partition: Partition, folded: FoldedApplication) -> Applica
         if app is not None:
             drop_application(partition, folded.app_id)
         queue = partition.queues.get(folded.queue)
-        if queue is None and folded.state in APP_TERMINAL:
-            # Its dynamic queue is gone; the finished application still says where it was.
+        earlier = folded.queue_created_ns and queue is not None and queue.created_ns != folded.queue_created_ns
+        if folded.state in APP_TERMINAL and (queue is None or earlier):
+            # Its dynamic queue is gone, whether or not there is one of its name again; the finished application still
+            # says where it was.
             queue = Queue(partition.types, folded.queue, None, leaf=True, managed=False)
             queue.created_ns = folded.queue_created_ns
         if queue is None:

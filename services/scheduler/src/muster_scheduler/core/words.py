@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from muster_si.constants import CPU, MEMORY
+
 # In thousandths of a core.
-_CORES = "vcore"
-_BYTES = frozenset({"memory", "ephemeral-storage"})
+_CORES = CPU
+_BYTES = frozenset({MEMORY, "ephemeral-storage"})
 _BYTES_PREFIX = "hugepages-"
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DIGITS_MAX = 3

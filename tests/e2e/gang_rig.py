@@ -158,6 +158,13 @@ def unordered(value: Any) -> Any:
     return sorted((unordered(each) for each in value), key=repr) if isinstance(value, list) else value
 
 
+def timeless(value: Any) -> Any:
+    """An explanation without the moment at which it was asked for, and without words that say how long ago what was."""
+    if isinstance(value, dict):
+        return {name: timeless(each) for name, each in value.items() if name not in ("at", "sentence", "message")}
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
 class Rm:
     """A resource manager that remembers what it heard, in order, and confirms nothing by itself.
 

@@ -145,7 +145,8 @@ BAD_ADMIN_CALLS: list[st.SearchStrategy[BadCall]] = [
             "allocation_key",
         )
     ),
-    bad_names.map(
+    # (Without an application the key alone says which.)
+    bad_names.filter(bool).map(
         lambda text: _call(
             "Admin/Explain",
             {"preemption": admin.AskId(application_id=text, allocation_key="k")},

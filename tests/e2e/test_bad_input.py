@@ -85,7 +85,15 @@ def _essence(kind: str, value: bytes) -> bytes:
     if kind != "rm":
         return value
     rm = state_pb2.RmObject.FromString(value)
-    for counter in ("next_event_id", "next_response_sequence", "next_submission", "last_decided_ns", "state", "tally"):
+    for counter in (
+        "next_event_id",
+        "next_response_sequence",
+        "next_submission",
+        "last_decided_ns",
+        "state",
+        "state_ns",
+        "tally",
+    ):
         rm.ClearField(counter)
     return rm.SerializeToString(deterministic=True)
 

@@ -153,7 +153,7 @@ async def test_killed_again_and_again_it_shows_and_exports_all_once_and_decision
     ]
     await log.close()
     query = f"select id from read_parquet('{tmp_path / 'data/history'}/**/*.parquet') order by id"
-    exported = await asyncio.to_thread(lambda: duckdb.sql(query).fetchall())
+    exported = await asyncio.to_thread(lambda: duckdb.connect().sql(query).fetchall())
     assert len(in_log) > KILLS * ASKS
     assert [row[0] for row in exported] == sorted(in_log)
 

@@ -174,7 +174,7 @@ async def test_003_scheduler_logic_placeholders_count_in_full_and_keep_the_appli
         gang = waits["gang"]
         assert (gang["taskGroup"], gang["placed"], gang["members"]) == ("workers", 2, 3)
         assert (gang["because"]["reason"], gang["because"]["resourceType"]) == ("NO_NODE_HAS_ROOM", "vcore")
-        assert waits["message"].startswith("It waits for its gang: task group workers has 2 of 3 placeholders placed.")
+        assert waits["message"].startswith("It waits for its gang: task group workers has 2 of 3 placeholders placed; ")
         # Accepted, and counted in full: for the queue (its maximum of applications too), the user and the node.
         app = await rm.app("x")
         assert (app["applicationState"], app["maxUsedResource"]) == ("Accepted", {"vcore": 2_000})

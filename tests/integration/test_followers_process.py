@@ -104,8 +104,10 @@ async def test_a_hung_one_is_replaced_and_nobody_waits_for_it(tmp_path: Path) ->
             await asyncio.sleep(0.01)
         assert process.pid not in (0, first)
         assert await asked(process, "/ws/v1/partitions") == 200
-        text = (await process.exposition()).decode()
-        assert f'muster_publisher_ring_events{{rm="rm"}} {min(number, 100_000)}.0' in text
+        events = f'muster_publisher_ring_events{{rm="rm"}} {min(number, 100_000)}.0'
+        async with asyncio.timeout(30):  # (it answers before it has read all that was written)
+            while events not in (await process.exposition()).decode():  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.05)
         problems = {name: await check() for name, check in process.problems().items()}
         assert any("postgres" in one for one in problems["event publisher"])
         assert SECRET not in str(problems)

@@ -242,12 +242,26 @@ async def test_those_who_watch_something_else_get_something_else() -> None:
         assert [snapshot.queues[0].path for snapshot in found] == ["root.a", "root.b"]
 
 
+async def known(it: World) -> None:
+    """Waits until the view knows an RM: it reads a large configuration beside everything else."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await it.stub.Get(Request(sections=[Request.SCHEDULER]))
+                return
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not Code.NOT_FOUND:
+                    raise
+            await asyncio.sleep(0.01)
+
+
 async def test_a_slow_reader_gets_fewer_and_no_old_ones() -> None:
     """It holds back the gateway's writes by not reading; then it gets what was on the way, and next the newest."""
     queues = ", ".join(f"{{name: q{number}, resources: {{max: {{vcore: 1}}}}}}" for number in range(2_000))
     watch = Watch(what=Request(sections=[Request.QUEUES]), interval_ms=100)
     async with world() as it:
         await it.bench.write(it.bench.rm(queues=f"{{name: root, submitacl: '*', queues: [{queues}]}}"))
+        await known(it)
         # Without measuring the way's capacity, gRPC takes in 64 KiB ahead: less than one of these snapshots.
         narrow = grpc.aio.insecure_channel(it.target, [("grpc.http2.bdp_probe", 0)])
         slow, quick = aiter(MetricsStub(narrow).Watch(watch)), aiter(it.stub.Watch(watch))

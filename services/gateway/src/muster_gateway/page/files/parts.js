@@ -43,10 +43,11 @@ export function figure(label, value, note = null) {
   return h("div", { class: "figure" }, h("dt", {}, label), h("dd", {}, h("b", {}, value), note ? h("span", { class: "note" }, note) : null));
 }
 
-/** A page of a long list, and the buttons to turn it. */
-export function paged(list, page, size, turn, noun) {
+/** The page of a long list that the address names, and the buttons to turn it. */
+export function paged(context, list, size, noun) {
   const pages = Math.max(1, Math.ceil(list.length / size));
-  const at = Math.min(Math.max(0, page), pages - 1);
+  const at = Math.min(Math.max(0, Number(context.params.page) || 0), pages - 1);
+  const turn = (to) => context.set({ page: to || "" }, { again: false });
   const shown = list.slice(at * size, (at + 1) * size);
   const pager = pages === 1 ? null : h("nav", { class: "pager", "aria-label": `Pages of ${noun}` },
     h("button", { type: "button", disabled: at === 0, on: { click: () => turn(at - 1) } }, "Previous"),

@@ -74,7 +74,6 @@ function matching(apps, { state = "", queue = "", user = "", q = "" }) {
 
 function renderList(context, { apps, queues }) {
   const { state = "", queue = "", user = "", q = "", sort = "-submitted" } = context.params;
-  const page = Number(context.params.page ?? 0) || 0;
   const set = (params, again) => context.set({ page: "", ...params }, { again });
   const order = ORDERS[sort.replace(/^-/, "")] ?? ORDERS.submitted;
   const down = sort.startsWith("-") ? -1 : 1;
@@ -83,7 +82,7 @@ function renderList(context, { apps, queues }) {
     return (one < other ? -1 : one > other ? 1 : 0) * down || (a.id < b.id ? -1 : 1);
   });
   const users = [...new Set(apps.map((app) => app.user).filter(Boolean)), ...(user ? [user] : [])].sort();
-  const { shown, pager } = paged(found, page, PAGE, (to) => context.set({ page: to || "" }, { again: false }), "applications");
+  const { shown, pager } = paged(context, found, PAGE, "applications");
   const by = (change) => set({ sort: change }, false);
   const filtered = state || queue || user || q;
   return [
@@ -273,7 +272,7 @@ function statesTable(app) {
 }
 
 function allocations(context, held) {
-  const { shown, pager } = paged(held, Number(context.params.page ?? 0) || 0, PAGE, (to) => context.set({ page: to || "" }, { again: false }), "allocations");
+  const { shown, pager } = paged(context, held, PAGE, "allocations");
   return h("section", { class: "card", "aria-labelledby": "held" },
     h("h2", { id: "held" }, "Allocations"),
     h("table", { class: "list" }, h("caption", { class: "sr" }, "Allocations of the application"),

@@ -221,7 +221,7 @@ function legend() {
 // ---- the table, and one node ----------------------------------------------------------------------------------------
 
 function table(context, found, type) {
-  const { shown, pager } = paged(found, Number(context.params.page ?? 0) || 0, PAGE, (to) => context.set({ page: to || "" }, { again: false }), "nodes");
+  const { shown, pager } = paged(context, found, PAGE, "nodes");
   return [h("table", { class: "list" },
     h("caption", { class: "sr" }, "Nodes"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Node"), h("th", { scope: "col" }, "Full"), h("th", { scope: "col", class: "medium" }, "Free"), h("th", { scope: "col", class: "num" }, "Allocations"))),

@@ -26,7 +26,7 @@ export function render(context, { asks }) {
   const codes = [...new Set([...asks.map((each) => each.reason), ...(code ? [code] : [])])].sort();
   const queues = [...new Set([...asks.map((each) => each.queue), ...(queue ? [queue] : [])])].sort();
   const apps = byApplication(found);
-  const { shown, pager } = paged(apps, Number(context.params.page ?? 0) || 0, PAGE, (to) => context.set({ page: to || "" }, { again: false }), "applications that wait");
+  const { shown, pager } = paged(context, apps, PAGE, "applications that wait");
   return [
     h("h1", {}, "Why asks wait"),
     h("form", { class: "filters", role: "search", "aria-label": "Filter what waits", on: { submit: (event) => event.preventDefault() } },

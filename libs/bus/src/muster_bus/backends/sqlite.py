@@ -35,6 +35,7 @@ import structlog
 from muster_bus import metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
+from muster_bus.backends.reading import Ahead
 from muster_bus.backends.rules import RecordRules
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock
@@ -931,8 +932,7 @@ class SqliteReader:
     def __init__(self, owner_log: SqliteLog, place: _Partition, position: int) -> None:
         self._log, self._place = owner_log, place
         self._position = position
-        self._ahead: list[Record] = []  # read from the file and not given yet; starts at or after the position
-        self._given = 0  # index into it
+        self._ahead = Ahead()  # of the file
         self._closed = False
 
     @property
@@ -941,7 +941,7 @@ class SqliteReader:
 
     def seek(self, offset: int) -> None:
         self._position = offset
-        self._ahead, self._given = [], 0
+        self._ahead.clear()
 
     def known_end(self) -> int:
         return max(self._position, self._place.tail.end)
@@ -956,7 +956,7 @@ class SqliteReader:
         if records is None:
             records = await self._read_old(max_records)
         elif self._ahead:
-            self._ahead, self._given = [], 0
+            self._ahead.clear()
         if records:
             self._position = records[-1].offset + 1
             metrics.records_read.labels(self._place.topic).inc(len(records))
@@ -975,13 +975,11 @@ class SqliteReader:
         self._place.tail.wake()
 
     async def _read_old(self, max_records: int) -> Sequence[Record]:
-        if self._given >= len(self._ahead):
-            self._ahead = await self._log.read_file(self._place, self._position, max_records)
-            self._given = 0
+        if not self._ahead:
+            records = await self._log.read_file(self._place, self._position, max_records)
             self._check()
-        records = self._ahead[self._given : self._given + max_records]
-        self._given += len(records)
-        return records
+            self._ahead.put(records)
+        return self._ahead.take(max_records)
 
     def _check(self) -> None:
         self._log.check_open()

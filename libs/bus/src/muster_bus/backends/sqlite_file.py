@@ -7,10 +7,10 @@ here is a short snapshot of its own, so that checkpoints go on. Nothing is ever 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 from urllib.parse import quote
 
 from muster_bus.backends import blocks
@@ -21,8 +21,6 @@ from muster_bus.log import Record
 
 _BLOCKS_PER_READ = 16
 _SELECT_FROM = "SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE id >= ? AND id < ? ORDER BY id"
-
-T = TypeVar("T")
 
 
 class LogFile:
@@ -78,14 +76,6 @@ class LogFile:
         """Lets the file go."""
         self._connection.close()
 
-    def change(self) -> int:
-        """A number that is another one after each commit of somebody else. It costs a few microseconds."""
-        try:
-            number: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.Error as error:
-            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
-        return number
-
     def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic; none when the log has no such topic."""
         return sorted(partition for name, partition in self.places if name == topic)
@@ -93,7 +83,8 @@ class LogFile:
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """(lowest offset that exists, one past the highest one), as of now."""
         place = self._place(topic, partition)
-        return self._ask(lambda: self._bounds(place))
+        with self._snapshot():
+            return self._bounds(place)
 
     def read(self, topic: str, partition: int, start: int) -> tuple[list[Record], int]:
         """Some records from an offset on, and the offset at which to go on; no records: there are none yet.
@@ -101,16 +92,12 @@ class LogFile:
         Raises OffsetGone when retention deleted the offset, or nothing was ever written so far.
         """
         place = self._place(topic, partition)
-        base = place << OFFSET_BITS
-
-        def read() -> tuple[list[Record], int]:
+        with self._snapshot():
             first, end = self._bounds(place)
             if not first <= start <= end:
                 raise OffsetGone(topic, partition, start, first, end)
-            (low,) = self._connection.execute(
-                "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | start)
-            ).fetchone()
             records: list[Record] = []
+            low = self._block_at(place, start)
             for block in self._blocks("id >= ? AND id < ? ORDER BY id", low, (place + 1) << OFFSET_BITS):
                 if block.next_offset <= start:
                     continue
@@ -118,55 +105,47 @@ class LogFile:
                 end = block.next_offset
             return records, end
 
-        return self._ask(read)
-
     def blocks_from(self, topic: str, partition: int, start: int) -> Generator[tuple[Block, list[Record]], None, None]:
         """The blocks from an offset on, up to the end as of now, each with its records from that offset on; in one
         snapshot, as long as one is asked for the next. Raises OffsetGone when retention deleted the offset.
         """
         place = self._place(topic, partition)
-        base = place << OFFSET_BITS
-        connection = self._connection
-        try:
-            connection.execute("BEGIN")
-            try:
-                (first,) = connection.execute("SELECT first_offset FROM partitions WHERE id = ?", (place,)).fetchone()
-                if start < first:
-                    raise OffsetGone(topic, partition, start, first, self._bounds(place)[1])
-                (low,) = connection.execute(
-                    "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | start)
-                ).fetchone()
-                for row in connection.execute(_SELECT_FROM, (low, (place + 1) << OFFSET_BITS)):
-                    block = Block(row[0] & OFFSET_MASK, *row[1:])
-                    if block.next_offset <= start:
-                        continue
-                    records = blocks.decode(topic, partition, block)
-                    if block.first_offset < start:
-                        records = [record for record in records if record.offset >= start]
-                    yield block, records
-            finally:
-                connection.execute("ROLLBACK")
-        except (sqlite3.Error, ValueError) as error:
-            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+        with self._snapshot():
+            if start < (first := self._first(place)):
+                raise OffsetGone(topic, partition, start, first, self._bounds(place)[1])
+            low = self._block_at(place, start)
+            for row in self._connection.execute(_SELECT_FROM, (low, (place + 1) << OFFSET_BITS)):
+                block = Block(row[0] & OFFSET_MASK, *row[1:])
+                if block.next_offset <= start:
+                    continue
+                records = blocks.decode(topic, partition, block)
+                if block.first_offset < start:
+                    records = [record for record in records if record.offset >= start]
+                yield block, records
 
     def newest_first(self, topic: str, partition: int) -> Iterator[Sequence[Record]]:
         """The records of a partition from its end back to its beginning: a list per block, each in offset order."""
         place = self._place(topic, partition)
         low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
-
-        def read() -> list[Block]:
-            return list(self._blocks("id >= ? AND id < ? ORDER BY id DESC", low, high))
-
-        while found := self._ask(read):
+        while True:
+            with self._snapshot():
+                found = list(self._blocks("id >= ? AND id < ? ORDER BY id DESC", low, high))
+            if not found:
+                return
             for block in found:
                 yield blocks.decode(topic, partition, block)
             high = low | found[-1].first_offset
 
     # ---- what follows runs in a snapshot --------------------------------------------------------------------------
 
+    def _first(self, place: int) -> int:
+        first: int
+        (first,) = self._connection.execute("SELECT first_offset FROM partitions WHERE id = ?", (place,)).fetchone()
+        return first
+
     def _bounds(self, place: int) -> tuple[int, int]:
         low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
-        (first,) = self._connection.execute("SELECT first_offset FROM partitions WHERE id = ?", (place,)).fetchone()
+        first = self._first(place)
         newest = self._connection.execute(
             "SELECT next_offset FROM blocks WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1", (low, high)
         ).fetchone()
@@ -177,11 +156,22 @@ class LogFile:
         for row in self._connection.execute(statement, (low, high, _BLOCKS_PER_READ)).fetchall():
             yield Block(row[0] & OFFSET_MASK, *row[1:])
 
-    def _ask(self, question: Callable[[], T]) -> T:
+    def _block_at(self, place: int, start: int) -> int:
+        """The row of the last block that begins at an offset or before it; compaction may have left no such."""
+        base = place << OFFSET_BITS
+        row: int
+        (row,) = self._connection.execute(
+            "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | start)
+        ).fetchone()
+        return row
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """What is asked within is as of one moment. Raises LogUnavailable."""
         try:
             self._connection.execute("BEGIN")
             try:
-                return question()
+                yield
             finally:
                 self._connection.execute("ROLLBACK")
         except (sqlite3.Error, ValueError) as error:

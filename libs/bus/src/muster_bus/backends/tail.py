@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
+from muster_bus.backends.reading import Changing
 from muster_bus.log import Record
 
 
-class PartitionTail:
+class PartitionTail(Changing):
     """Dense run of records ``[base, end)``, oldest first. Belongs to one event loop.
 
     :param end: offset of the next record to come.
     """
 
-    __slots__ = ("_head", "_records", "_waiters", "base", "end")
+    __slots__ = ("_head", "_records", "base", "end")
 
     def __init__(self, end: int) -> None:
+        super().__init__()
         self.base = end
         self.end = end
         self._records: list[Record] = []
         self._head = 0  # index of ``base``; what lies before it is dropped in one go now and then
-        self._waiters: set[asyncio.Future[None]] = set()
 
     def extend(self, records: Sequence[Record]) -> None:
         """Makes records visible and wakes all waiters at once. Their offsets start at ``end``, without holes."""
@@ -43,28 +43,3 @@ class PartitionTail:
             return None
         start = self._head + position - self.base
         return self._records[start : start + max_records]
-
-    def wake(self) -> None:
-        """Ends all waits."""
-        if self._waiters:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiters.clear()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Returns when something changed, or after ``timeout_s``."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.add(waiter)
-        timer = loop.call_later(timeout_s, _finish, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiters.discard(waiter)
-
-
-def _finish(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

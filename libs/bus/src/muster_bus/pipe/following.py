@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from muster_bus import metrics
+from muster_bus.backends.reading import Ahead, Changing
 from muster_bus.backends.rules import RecordRules
 from muster_bus.backends.sqlite_file import LogFile
 from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone
@@ -62,7 +63,7 @@ class Span(NamedTuple):
     size_bytes: int
 
 
-class _Place:
+class _Place(Changing):
     """A partition.
 
     :ivar first: lowest offset that exists; :ivar end: one past the highest visible one, as far as it is known here.
@@ -70,11 +71,11 @@ class _Place:
     """
 
     def __init__(self, topic: str, partition: int, first: int, end: int) -> None:
+        super().__init__()
         self.topic, self.partition, self.first, self.end = topic, partition, first, end
         self.spans: deque[Span] = deque()
         self.known_to = end
         self.fetching = asyncio.Lock()
-        self._waiters: set[asyncio.Future[None]] = set()
 
     def moved(self, first: int, end: int) -> None:
         """Neither goes back: what is heard may be older than what was seen in the file."""
@@ -82,25 +83,6 @@ class _Place:
         if end > self.end:
             self.end = end
             self.wake()
-
-    def wake(self) -> None:
-        """Ends all waits."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Returns when something changed, or after ``timeout_s``."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.add(waiter)
-        timer = loop.call_later(timeout_s, lambda: None if waiter.done() else waiter.set_result(None))
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiters.discard(waiter)
 
     def kept(self, position: int, max_records: int) -> list[Record] | None:
         """What the chain has from ``position`` on; None: nothing of that."""
@@ -321,8 +303,7 @@ class _Reader:
 
     def __init__(self, bus: FollowedLog, place: _Place, position: int) -> None:
         self._bus, self._place, self._position = bus, place, position
-        self._ahead: list[Record] = []  # read and not given yet; starts at or after the position
-        self._given = 0  # index into it
+        self._ahead = Ahead()
         self._closed = False
 
     @property
@@ -331,7 +312,7 @@ class _Reader:
 
     def seek(self, offset: int) -> None:
         self._position = offset
-        self._ahead, self._given = [], 0
+        self._ahead.clear()
 
     def known_end(self) -> int:
         return max(self._position, self._place.end)
@@ -344,7 +325,7 @@ class _Reader:
             await self._check()
         if self._position == place.end:
             return []
-        if self._given >= len(self._ahead):
+        if not self._ahead:
             records = place.kept(self._position, max_records)
             if records is None:
                 records = await self._bus.fetch(place, self._position, max_records)
@@ -354,14 +335,11 @@ class _Reader:
                         f"log {self._bus.settings.sqlite_path} is damaged: {place.topic}[{place.partition}] has "
                         f"nothing from {self._position} to {place.end}"
                     )
-            self._ahead, self._given = records, 0
-        records = self._ahead[self._given : self._given + max_records]
-        self._given += len(records)
-        if self._given >= len(self._ahead):
-            self._ahead, self._given = [], 0
-        self._position = records[-1].offset + 1
-        metrics.records_read.labels(place.topic).inc(len(records))
-        return records
+            self._ahead.put(records)
+        given = self._ahead.take(max_records)
+        self._position = given[-1].offset + 1
+        metrics.records_read.labels(place.topic).inc(len(given))
+        return given
 
     async def first_offset(self) -> int:
         self._bus.check_open()

@@ -327,6 +327,24 @@ def _waitlist(partition: str, what: Waitlist) -> bytes:
 
 
 def _reason(reason: Reason) -> pb.ReasonObject:
+    recorded = _figures(reason)
+    recorded.message, recorded.as_of_ns = reason.sentence(), reason.as_of_ns
+    recorded.lacking.extend(pb.Lacking(resource_type=name, nodes=count) for name, count in reason.lacking)
+    recorded.preemption = reason.preemption or ""
+    return recorded
+
+
+def _past(past: Past) -> Iterator[pb.ReasonObject]:
+    """Without the words: they follow from the figures."""
+    for reason, until_ns, shape in past:
+        recorded = _figures(reason)
+        recorded.until_ns = until_ns
+        if shape is not None:
+            recorded.resource.CopyFrom(_shape(shape))
+        yield recorded
+
+
+def _figures(reason: Reason) -> pb.ReasonObject:
     return pb.ReasonObject(
         code=reason.code,
         queue=reason.queue,
@@ -335,43 +353,15 @@ def _reason(reason: Reason) -> pb.ReasonObject:
         used=saturated(reason.used),
         limit=saturated(reason.limit),
         free=saturated(reason.free),
-        message=reason.sentence(),
         since_ns=reason.since_ns,
         who=reason.who,
         node=reason.node,
         nodes=reason.nodes,
         reserved=reason.reserved,
-        lacking=[pb.Lacking(resource_type=name, nodes=count) for name, count in reason.lacking],
-        preemption=reason.preemption or "",
         promised=saturated(reason.promised),
         of_group=reason.of_group,
         said=reason.said,
-        as_of_ns=reason.as_of_ns,
     )
-
-
-def _past(past: Past) -> Iterator[pb.ReasonObject]:
-    """Without the words: they follow from the figures."""
-    for reason, until_ns, shape in past:
-        yield pb.ReasonObject(
-            code=reason.code,
-            queue=reason.queue,
-            resource_type=reason.resource_type,
-            asked=saturated(reason.asked),
-            used=saturated(reason.used),
-            limit=saturated(reason.limit),
-            free=saturated(reason.free),
-            since_ns=reason.since_ns,
-            who=reason.who,
-            node=reason.node,
-            nodes=reason.nodes,
-            reserved=reason.reserved,
-            promised=saturated(reason.promised),
-            of_group=reason.of_group,
-            said=reason.said,
-            until_ns=until_ns,
-            resource=None if shape is None else _shape(shape),
-        )
 
 
 def _application(partition: str, what: Application) -> bytes:

@@ -34,7 +34,7 @@ const shell = {
   managersAt: -Infinity,
   partitions: [],
   tokenWanted: "", // why, when it is
-  refusedFor: "",
+  malformed: false, // what was given cannot be a token
 };
 
 // What the view that is shown has: its data, its own memory, and its way to end all that it began.
@@ -58,7 +58,7 @@ function contextOf(view, signal) {
     get width() { return Math.max(280, place("main").clientWidth - 2 * padding()); },
     /** A GET of /ws/v1/PARTS for the RM that is shown. */
     async get(parts, query = {}) {
-      const found = await json(url(["ws", "v1", ...parts], { rm: rmShown(), ...query }), signal);
+      const found = await this.page(parts, query);
       this.lag = Math.max(this.lag, found.lag);
       return found.data;
     },
@@ -71,8 +71,9 @@ function contextOf(view, signal) {
         throw error;
       }
     },
+    /** The same with its headers. */
     async page(parts, query = {}) {
-      return json(url(["ws", "v1", ...parts], { rm: rmShown(), ...query }), signal);
+      return json(addressOf(parts, query), signal);
     },
     async text(path) {
       try {
@@ -83,7 +84,7 @@ function contextOf(view, signal) {
       }
     },
     async stream(parts, query, until) {
-      return ask(url(["ws", "v1", ...parts], { rm: rmShown(), ...query }), AbortSignal.any([signal, until]), { stream: true });
+      return ask(addressOf(parts, query), AbortSignal.any([signal, until]), { stream: true });
     },
     /** A link's address, of the same RM and partition. */
     link: (to, thing = "", params = {}) => hash(to, thing, { ...params, ...whose() }),
@@ -98,6 +99,10 @@ function contextOf(view, signal) {
     redraw: draw,
     wake,
   };
+}
+
+function addressOf(parts, query) {
+  return url(["ws", "v1", ...parts], { rm: rmShown(), ...query });
 }
 
 function padding() {
@@ -148,7 +153,7 @@ async function show() {
       if (current !== mine) return;
       Object.assign(mine, { data, trouble: null });
       away = 0;
-      shell.refusedFor = "";
+      shell.malformed = false;
       tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : "live");
       rest = Math.max(rest, REST_TIMES * (performance.now() - began));
     } catch (error) {
@@ -319,7 +324,7 @@ function tokenForm() {
     h("p", {}, "This gateway tells who may look by tokens. Yours stays in this tab, and is forgotten with it."),
     h("label", { for: "token" }, "Token"),
     h("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, autofocus: true }),
-    h("p", { class: "trouble", role: "alert" }, token() !== null || shell.refusedFor ? `Refused: ${shell.tokenWanted}.` : ""),
+    h("p", { class: "trouble", role: "alert" }, token() !== null || shell.malformed ? `Refused: ${shell.tokenWanted}.` : ""),
     h("button", { type: "submit" }, "Show the cluster"));
 }
 
@@ -331,23 +336,19 @@ function takeToken(event) {
   // (What no header can hold is no token, and would not even be asked with.)
   if (!/^[\x21-\x7e]+$/.test(given)) {
     shell.tokenWanted = "a token has letters, digits and . _ ~ + / - only";
-    shell.refusedFor = "form";
+    shell.malformed = true;
     return draw();
   }
   keepToken(given);
   field.value = "";
   shell.managersAt = -Infinity;
   shell.tokenWanted = "";
-  restart();
+  show();
 }
 
 function forget() {
   keepToken(null);
   Object.assign(shell, { managers: null, managersAt: -Infinity, partitions: [] });
-  restart();
-}
-
-function restart() {
   show();
 }
 

@@ -22,7 +22,7 @@ export function steps(most) {
 const TIMES_MS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400].map((each) => each * 1000);
 
 /** Round times between two, at most `most` of them. */
-export function ticks(from, to, most) {
+function ticks(from, to, most) {
   const step = TIMES_MS.find((each) => (to - from) / each <= most) ?? Math.ceil((to - from) / most / 86_400_000) * 86_400_000;
   const zone = new Date(from).getTimezoneOffset() * 60_000;
   const found = [];
@@ -31,7 +31,7 @@ export function ticks(from, to, most) {
 }
 
 /** The axis of times below a plot. */
-export function timeAxis(from, to, x, bottom, width) {
+function timeAxis(from, to, x, bottom, width) {
   const short = to - from < 300_000;
   return ticks(from, to, Math.max(2, Math.floor(width / 90))).map((at) =>
     s("g", {}, s("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: bottom }),

@@ -55,8 +55,11 @@ export function resource(quantities) {
 
 /** One quantity with what it is of. */
 export function amount(type, value) {
-  return type === "vcore" ? `${quantity(type, value)} cores` : `${quantity(type, value)} ${type}`;
+  return `${quantity(type, value)} ${unit(type) || type}`;
 }
+
+/** Names in their order, with the numbers in them as numbers. */
+export const natural = new Intl.Collator("en", { numeric: true });
 
 /** The types of some resources: vcore and memory first, then by name. */
 export function types(...resources) {

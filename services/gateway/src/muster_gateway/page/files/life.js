@@ -1,6 +1,6 @@
 // An application's life, out of its state log, what it has now, and its events.
 
-import { clock, duration, ms } from "./format.js";
+import { clock, duration, ms, natural } from "./format.js";
 
 const APP = 2;
 const ADD = 2;
@@ -57,7 +57,6 @@ export function life(app, events, now) {
   return { from: begin, to: Math.max(end, begin + 1), states, asks: found, load, told: told(app, states, found, load) };
 }
 
-const natural = new Intl.Collator("en", { numeric: true });
 const OVER = new Set(["Completed", "Failed", "Rejected", "Expired"]);
 
 function statesOf(app, now) {

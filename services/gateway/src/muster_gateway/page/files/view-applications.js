@@ -37,14 +37,11 @@ async function loadList(context) {
   const leaf = queues.some((each) => each.leaf && each.path === queue);
   const within = leaf ? [...at, "queue", queuePart(queue)] : at;
   const asked = [];
-  if (state === "" || state === "all") asked.push([...within, "applications", "active"]);
-  else if (ACTIVE.includes(state)) asked.push([...within, "applications", "active", { status: state }]);
-  if (state === "all" || OVER.includes(state)) asked.push([...at, "applications", "completed"]);
-  if (state === "all" || state === "Rejected") asked.push([...at, "applications", "rejected"]);
-  const found = await Promise.all(asked.map((parts) => {
-    const query = typeof parts.at(-1) === "object" ? parts.pop() : {};
-    return context.get(parts, query);
-  }));
+  if (state === "" || state === "all") asked.push(context.get([...within, "applications", "active"]));
+  else if (ACTIVE.includes(state)) asked.push(context.get([...within, "applications", "active"], { status: state }));
+  if (state === "all" || OVER.includes(state)) asked.push(context.get([...at, "applications", "completed"]));
+  if (state === "all" || state === "Rejected") asked.push(context.get([...at, "applications", "rejected"]));
+  const found = await Promise.all(asked);
   // Thousands of allocations come along; only how many there are is kept.
   return { kind: "list", queues: queues.map((each) => each.path), apps: found.flat().map(light) };
 }
@@ -81,7 +78,7 @@ function renderList(context, { apps, queues }) {
     const [one, other] = [order(a), order(b)];
     return (one < other ? -1 : one > other ? 1 : 0) * down || (a.id < b.id ? -1 : 1);
   });
-  const users = [...new Set(apps.map((app) => app.user).filter(Boolean)), ...(user ? [user] : [])].sort();
+  const users = [...new Set([...apps.map((app) => app.user), user].filter(Boolean))].sort();
   const { shown, pager } = paged(context, found, PAGE, "applications");
   const by = (change) => set({ sort: change }, false);
   const filtered = state || queue || user || q;
@@ -92,7 +89,7 @@ function renderList(context, { apps, queues }) {
       field("State", h("select", { name: "state", value: state, on: { change: (event) => set({ state: event.target.value }) } },
         options([...ACTIVE, ...OVER, "Rejected", ["all", "All, also over"]], "Active"))),
       field("Queue", h("select", { name: "queue", value: queue, on: { change: (event) => set({ queue: event.target.value }) } }, options(queue && !queues.includes(queue) ? [...queues, queue] : queues, "All"))),
-      field("User", h("select", { name: "user", value: user, on: { change: (event) => set({ user: event.target.value }, false) } }, options([...new Set(users)], "All"))),
+      field("User", h("select", { name: "user", value: user, on: { change: (event) => set({ user: event.target.value }, false) } }, options(users, "All"))),
       filtered ? h("button", { type: "button", class: "quiet", on: { click: () => set({ q: "", state: "", queue: "", user: "" }) } }, "Clear") : null),
     h("p", { class: "count", role: "status" }, filtered ? `${count(found.length, "application")} of ${grouped(apps.length)}` : count(found.length, "application")),
     found.length
@@ -131,7 +128,7 @@ async function loadOne(context) {
   app ??= await listed(context, why);
   if (!app) return { kind: "one", app };
   await follow(context);
-  return { kind: "one", app, why, story: context.memory.story };
+  return { kind: "one", app, why, story: memory.story };
 }
 
 /** YuniKorn's path of one application knows none that is over, and no id with a slash: the lists have them. */
@@ -193,7 +190,8 @@ function renderOne(context, { app, why, story }) {
   const now = Date.now();
   const found = life(app, story?.events ?? [], now);
   const held = app.allocations ?? [];
-  const waiting = (why?.asks ?? []);
+  const waiting = why?.asks ?? [];
+  const rows = Number(context.params.lanes) || LANES;
   const ended = app.finishedTime ? ms(app.finishedTime) : now;
   return [
     back,
@@ -211,9 +209,9 @@ function renderOne(context, { app, why, story }) {
     why?.gang ? gang(why) : null,
     h("section", { class: "card", "aria-labelledby": "life" },
       h("h2", { id: "life" }, "Timeline"),
-      timeline(found, { width: context.width - 26, rows: Number(context.params.lanes ?? LANES) || LANES, now }),
+      timeline(found, { width: context.width - 26, rows, now }),
       h("p", { class: "legend" }, h("span", { class: "key wait" }, "asked for"), h("span", { class: "key run" }, "allocated"), h("span", { class: "key bad" }, "preempted, timed out or lost")),
-      found.asks.length > (Number(context.params.lanes) || LANES) ? h("p", {}, h("button", { type: "button", on: { click: () => context.set({ lanes: found.asks.length }, { again: false }) } }, `Show all ${grouped(found.asks.length)} asks`)) : null,
+      found.asks.length > rows ? h("p", {}, h("button", { type: "button", on: { click: () => context.set({ lanes: found.asks.length }, { again: false }) } }, `Show all ${grouped(found.asks.length)} asks`)) : null,
       story && !story.begun ? h("p", { class: "note" }, `Looked through the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,
       statesTable(app)),
     held.length ? allocations(context, held) : null,

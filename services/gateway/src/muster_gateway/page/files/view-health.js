@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { ago, bytes, count, duration, grouped } from "./format.js";
 import { chip, figure } from "./parts.js";
+import { hash } from "./route.js";
 
 export const title = "Health";
 export const every_ms = 5000;
@@ -42,7 +43,7 @@ export function render(context, { gateway, checks, managers, snapshot }) {
         ? h("table", { class: "list" }, h("caption", { class: "sr" }, "Registered resource managers"),
             h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Resource manager"), h("th", { scope: "col" }, "Life"), h("th", { scope: "col", class: "medium" }, "Callbacks"), h("th", { scope: "col", class: "num medium" }, "Registrations"), h("th", { scope: "col", class: "num" }, "Since"))),
             h("tbody", {}, managers.map((each) => h("tr", { key: each.rmID },
-              h("th", { scope: "row" }, h("a", { href: `#/overview?rm=${encodeURIComponent(each.rmID)}` }, each.rmID), h("span", { class: "note" }, [each.version, each.policyGroup].filter(Boolean).join(" · "))),
+              h("th", { scope: "row" }, h("a", { href: hash("overview", "", { rm: each.rmID }) }, each.rmID), h("span", { class: "note" }, [each.version, each.policyGroup].filter(Boolean).join(" · "))),
               h("td", {}, chip(each.life.charAt(0) + each.life.slice(1).toLowerCase()), each.held ? h("span", { class: "note" }, `paused by an operator${each.heldReason ? `: ${each.heldReason}` : ""}`) : null),
               h("td", { class: "medium" }, each.callbacksConnected ? each.callbacks.join(", ") || "connected" : h("span", { class: "faint" }, "none")),
               h("td", { class: "num medium" }, grouped(each.registrations)), h("td", { class: "num" }, ago(each.registered))))))

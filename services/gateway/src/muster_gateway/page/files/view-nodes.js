@@ -1,7 +1,7 @@
 // Nodes as a heat map, each a small square that says how full it is; and one of them, with what is on it.
 
 import { fill, h } from "./dom.js";
-import { ago, count, grouped, of, percent, quantity, types } from "./format.js";
+import { ago, count, grouped, natural, of, percent, quantity, types } from "./format.js";
 import { bar, chip, field, options, paged, quantities } from "./parts.js";
 import { reason } from "./words.js";
 
@@ -21,7 +21,7 @@ export async function load(context) {
 }
 
 /** How full a node is, of one type or ("") of the fullest; null: it has none of the type. */
-export function fullness(node, type) {
+function fullness(node, type) {
   if (!type) return node.usedPercent;
   const capacity = of(node.capacity, type);
   const used = capacity - of(node.available, type);
@@ -49,8 +49,6 @@ export function render(context, { nodes, total, single }) {
     found.length ? table(context, found, type) : null,
   ];
 }
-
-const natural = new Intl.Collator("en", { numeric: true });
 
 // ---- the heat map ---------------------------------------------------------------------------------------------------
 

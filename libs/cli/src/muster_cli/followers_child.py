@@ -11,8 +11,6 @@ How it lives and ends: ``muster_service.child_process``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import NoReturn, cast
@@ -46,13 +44,12 @@ from muster_cli.followers_pipe import (
     Told,
 )
 from muster_cli.operations import HEALTH_TIMEOUT_S, ProblemCheck
+from muster_cli.priority import give_way
 from muster_cli.running import Opened, Part, run
 from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
 
-# Where the cores do not suffice for all, those who decide go first.
-_NICE = 5
 _TELL_S, _TELL_SOON_S = 0.5, 0.05
 _STOP_TIMEOUT_S = 1.0  # of the doors: the gateway, who alone asks, has stopped
 _HEALTH_INTERVAL_S = 1.0
@@ -155,6 +152,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
     sys.path[:] = begin.path
     settings = MusterSettings.model_validate(begin.settings)
+    give_way(settings.process.follower_nice)
     bus = FollowedLog(settings.log, channel.send)
     try:
         followers = followers_of(settings, bus, clock)
@@ -217,8 +215,6 @@ async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.
 def main() -> None:
     """:raises SystemExit: the command line is not the parent's."""
     end = become_child("muster up")
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
     garbage.collect_rarely()
     run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
 

@@ -28,6 +28,7 @@ from rich.console import Console
 from muster_cli import addresses, garbage, operations, queue_config
 from muster_cli.composition import Composed
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
+from muster_cli.priority import give_way
 from muster_cli.running import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
 
@@ -47,6 +48,8 @@ _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 _OWN_PROCESSOR_SHARE = 0.3
 
 ServiceName = Literal["gateway", "scheduler", "view", "event-publisher", "derive"]
+# They take no decision, and nobody who decides waits for them.
+_FOLLOWERS: Sequence[ServiceName] = ("view", "event-publisher", "derive")
 Flags = Sequence[tuple[str, str, object]]
 
 
@@ -133,6 +136,8 @@ def one(
             "(MUSTER_LOG__BACKEND=kafka); for everything in one process there is muster up"
         )
     _check_doors(settings, name)
+    if name in _FOLLOWERS:
+        give_way(settings.process.follower_nice)
     return _serve(settings, _BUILD[name], lambda: log.info("ready", service=name))
 
 

@@ -45,6 +45,13 @@ class ProcessSettings(BaseModel):
         description="muster up: the view, the event publisher and usage run in a process of their own, so that their "
         "work does not slow decisions. false: everything in one.",
     )
+    follower_nice: int = Field(
+        5,
+        ge=0,
+        le=19,
+        description="Added to the niceness of the view, the event publisher and usage, where they have a process of "
+        "their own: where cores are short, decisions go first. Between containers their weights count instead.",
+    )
     stop_timeout_s: float = Field(15.0, gt=0, description="For each service to stop; longer than its own time-outs.")
 
 

@@ -1,0 +1,14 @@
+"""The compose stack as it is written: what no run of it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+SERVICES = YAML(typ="safe").load((Path(__file__).parents[3] / "deploy/compose/compose.yaml").read_text())["services"]
+
+
+def test_those_that_decide_go_first() -> None:
+    lower = {name for name, service in SERVICES.items() if service.get("cpu_shares", 1024) < 1024}
+    assert lower == {"view", "event-publisher", "derive"}

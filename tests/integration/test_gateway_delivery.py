@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -271,6 +272,77 @@ async def test_of_two_sweeping_gateways_one_takes_each_step(world: Rig) -> None:
         await asyncio.gather(*(g._servicer._parts.life.sweep(g._table) for g in gateways))  # type: ignore[union-attr]
     await eventually(lambda: len(world.scheduler.states("rm")) >= 3, "the notes arrive")
     assert world.scheduler.states("rm") == ["RUNNING", "PAUSED", "STOPPED"]
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
+    world: Rig, monkeypatch: pytest.MonkeyPatch, has_left: bool
+) -> None:
+    """It leaves its seat while the sweep goes on: its RM must not seem to be back.
+
+    :param has_left: it ends behind the sweep's look at the streams; otherwise the log takes its time for the note.
+    """
+    gateway = await world.gateway()
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await stream.take(1)
+    life, held = gateway._servicer._parts.life, gateway._table.held()  # type: ignore[union-attr]
+    noted, announce = asyncio.Event(), life._announce
+    assert [kind for _, kind, _ in held] == [ALLOCATION]
+
+    async def slow(*note: Any) -> None:
+        await noted.wait()
+        await announce(*note)
+
+    monkeypatch.setattr(life, "_announce", slow)
+    stream.cancel()
+
+    async def state() -> str:
+        session = await world.sessions.get("rm")
+        assert session is not None
+        return session.state.name
+
+    async def paused() -> bool:
+        return await state() == "PAUSED"
+
+    await eventually(paused, "the seat is free")
+    if has_left:
+        noted.set()
+        await eventually(lambda: gateway._table.get("rm", ALLOCATION) is None, "the stream is gone")
+        monkeypatch.setattr(gateway._table, "held", lambda: held)
+    await life.sweep(gateway._table)
+    assert await paused()
+    noted.set()
+    await eventually(lambda: world.scheduler.states("rm") == ["RUNNING", "PAUSED"], "the scheduler is told")
+
+
+async def test_many_rms_of_a_dead_gateway_wait_for_the_log_at_the_same_time(
+    world: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    sessions = MemorySessions(clock)
+    gateway = await world.gateway(lease_ttl_s=10.0, clock=clock, sessions=sessions)
+    rms = [f"rm{number}" for number in range(40)]
+    for rm_id in rms:  # registered, and never open a stream
+        await world.registered(gateway, rm_id)
+    life = gateway._servicer._parts.life  # type: ignore[union-attr]
+    announce, several, waiting = life._announce, asyncio.Event(), 0
+
+    async def slow(*note: Any) -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 10:
+            several.set()
+        await several.wait()
+        await announce(*note)
+
+    monkeypatch.setattr(life, "_announce", slow)
+    clock.advance(11.0)
+    async with asyncio.timeout(10):
+        await life.sweep(gateway._table)
+    for rm_id in rms:
+        await eventually(lambda: world.scheduler.states(rm_id) == ["RUNNING", "PAUSED"], rm_id)  # noqa: B023
 
 
 async def test_a_store_that_lost_everything_is_filled_again_while_streams_live(world: Rig) -> None:

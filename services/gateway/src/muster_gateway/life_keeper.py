@@ -10,6 +10,7 @@ Which streams keep an RM running: any of them, the callback stream too. An RM th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -31,6 +32,8 @@ Change = Callable[[Session | None], Session | None]
 
 # Each failed attempt means that another writer succeeded; so many in a row is no coincidence any more.
 _MAX_ATTEMPTS = 50
+# Fewer than the connections to the store: streams take their seats meanwhile.
+_SWEPT_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,11 @@ class OpenStreams(Protocol):
         """Whether a stream of this gateway is about to take that seat, or has just taken it."""
         ...
 
-    def held(self) -> list[tuple[str, StreamKind, int]]: ...
+    def held(self) -> list[tuple[str, StreamKind, int]]:
+        """RM, kind and epoch of those that have a seat and have not ended."""
+        ...
+
+    def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool: ...
 
     def end(self, rm_id: str, kind: StreamKind, error: GatewayError) -> None: ...
 
@@ -189,12 +196,21 @@ class LifeKeeper:
         # 2. its streams: those that lost their seat end, those whose seat was lost are seated again
         for rm_id, kind, epoch in streams.held():
             await self._check_seat(streams, sessions.get(rm_id), rm_id, kind, epoch)
-        # 3. RMs
-        for session in sessions.values():
-            try:
-                await self._sweep_one(session, living, streams)
-            except LogDown as error:
-                log.warning("note to the scheduler is owed", rm_id=session.rm_id, error=str(error))
+        # 3. RMs, several at a time: when a gateway died each of its RMs waits for the store and the log, and the next
+        #    sign of life comes behind the last one
+        rest = iter(sessions.values())
+
+        async def sweep_rest() -> None:
+            for session in rest:
+                try:
+                    await self._sweep_one(session, living, streams)
+                except LogDown as error:
+                    log.warning("note to the scheduler is owed", rm_id=session.rm_id, error=str(error))
+
+        ends = await asyncio.gather(*(sweep_rest() for _ in range(_SWEPT_AT_ONCE)), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
 
     async def _check_seat(
         self, streams: OpenStreams, session: Session | None, rm_id: str, kind: StreamKind, epoch: int
@@ -209,13 +225,15 @@ class LifeKeeper:
         elif seat.epoch > epoch:
             streams.end(rm_id, kind, superseded(rm_id, kind))
         elif seat != Seat(self._gateway_id, epoch):
-            await self._sit_again(rm_id, kind, epoch)
+            await self._sit_again(streams, rm_id, kind, epoch)
 
-    async def _sit_again(self, rm_id: str, kind: StreamKind, epoch: int) -> None:
+    async def _sit_again(self, streams: OpenStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
         """The store was rebuilt, or took this gateway for dead, while the stream lived on."""
 
         def change(session: Session | None) -> Session | None:
             if session is None or session.state in (RmState.INIT, RmState.STOPPED):
+                return None
+            if not streams.is_held(rm_id, kind, epoch):  # it ended since the sweep began: it has left, or is leaving
                 return None
             if session.seats.get(kind, NOBODY).epoch > epoch:
                 return None

@@ -135,7 +135,11 @@ class StreamTable:
         return stream.epoch if stream is not None else None
 
     def held(self) -> list[tuple[str, StreamKind, int]]:
-        return [(stream.rm_id, stream.kind, stream.epoch) for stream in self._streams.values()]
+        return [(stream.rm_id, stream.kind, stream.epoch) for stream in self._streams.values() if not stream.has_ended]
+
+    def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool:
+        stream = self.get(rm_id, kind)
+        return stream is not None and stream.epoch == epoch and not stream.has_ended
 
     def end(self, rm_id: str, kind: StreamKind, error: GatewayError) -> None:
         stream = self.get(rm_id, kind)
@@ -198,6 +202,11 @@ class RmStream:
         self._ended.set()
         self._wake.set()
         self._room.set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has a reason to end; it may still be leaving its seat."""
+        return self._ended.is_set()
 
     async def finish(self) -> None:
         """Stores the last position and leaves the seat. Never raises: the sweep repairs what does not succeed here."""

@@ -77,7 +77,13 @@ async def asked(process: FollowersProcess, path: str) -> int:
 
 
 async def test_a_hung_one_is_replaced_and_nobody_waits_for_it(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "data", **{"publisher.postgres_dsn": f"postgresql://u:{SECRET}@127.0.0.1:1/none"})
+    rig = Rig(
+        tmp_path / "data",
+        **{
+            "publisher.postgres_dsn": f"postgresql://u:{SECRET}@127.0.0.1:1/none",
+            "publisher.stop_timeout_s": 0,  # what that store has not, it never gets
+        },
+    )
     async with rig.running(silent_max_s=6) as process:
         assert await process.healthy()
         assert await asked(process, "/ws/v1/partitions") == 200

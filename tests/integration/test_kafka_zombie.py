@@ -44,7 +44,7 @@ async def test_a_zombies_late_commit_is_fenced_and_leaves_nothing(bus: KafkaLog,
     await b.commit([answer_b], position)
     with pytest.raises(Fenced):
         await a.commit([answer_a], position)
-    assert values(await all_of(bus, topics.responses)) == [b"B:m0"]
+    assert values(await all_of(bus, topics.responses, at_least=1)) == [b"B:m0"]
     assert await b.committed() == position
     with pytest.raises(LogClosed):  # never used again
         await a.commit([answer_a], position)
@@ -66,7 +66,7 @@ async def test_a_zombie_between_sending_and_committing_is_fenced_and_leaves_noth
     await b.commit([answer_b], position)
     with pytest.raises(Exception, match=r"newer producer|Fenced|epoch"):
         await producer.commit_transaction()
-    assert values(await all_of(bus, topics.responses)) == [b"B:m0"]
+    assert values(await all_of(bus, topics.responses, at_least=1)) == [b"B:m0"]
 
 
 async def test_one_transactional_id_per_worker_would_double(
@@ -88,7 +88,7 @@ async def test_one_transactional_id_per_worker_would_double(
             async with producers[who].transaction():
                 await producers[who].send(topics.responses, given.value, partition=0)
                 await producers[who].send_offsets_to_transaction({place: position}, "scheduler")
-        assert values(await all_of(bus, topics.responses)) == [b"B:m0", b"A:m0"]
+        assert values(await all_of(bus, topics.responses, at_least=2)) == [b"B:m0", b"A:m0"]
     finally:
         for producer in producers.values():
             await producer.stop()

@@ -78,6 +78,16 @@ def test_yaml_leaves_out_what_is_empty_and_can_be_applied_again() -> None:
     assert load_queue_config(again)[0] == load_queue_config(plain)[0] is not None
 
 
+def test_yaml_is_written_as_go_does() -> None:
+    text = configured.as_yaml(TEXT.replace("dbPassword: tiger", "z: '1', b: '2'"), {}).decode()
+    # Root's limits are its partition's: they stand twice, without an anchor. Maps are in order.
+    assert text.count("limit: everybody") == 2
+    assert "&id" not in text
+    assert "*id" not in text
+    assert text.index("b: '2'") < text.index("z: '1'")
+    assert text.index("memory: 0.5") < text.index("vcore: 2")
+
+
 def test_no_text_is_the_built_in_configuration() -> None:
     assert load_queue_config(configured.DEFAULT_TEXT) == (DEFAULT_CONFIG, [])
     (partition,) = configured.shown("", {}, go=True)["Partitions"]

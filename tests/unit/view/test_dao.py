@@ -45,6 +45,12 @@ def test_cluster() -> None:
     )
 
 
+def test_secrets_of_a_build_are_masked() -> None:
+    info = RmInfo("rm", build_info={"buildVersion": "1", "registryPassword": "tiger"})
+    (build,) = dao.cluster(info, Cluster(LEAVES).partition).rm_build_information
+    assert build == {"buildVersion": "1", "registryPassword": "***", "rmId": "rm"}
+
+
 def test_an_empty_partition_has_its_objects_and_the_total_of_its_applications() -> None:
     assert plain(go_json(dao.partition_info(INFO, Cluster(LEAVES).partition))) == (
         b'{"clusterId":"rm\\u003c1\\u003e","name":"default","capacity":{},'

@@ -32,7 +32,10 @@ def test_other_paths_are_not_found(path: str) -> None:
     ],
 )
 def test_nearly_right_paths_are_sent_on_with_their_parameters_unchanged(path: str, right: str) -> None:
-    assert ROUTES.canonical(path) == right
+    near, match = ROUTES.canonical(path), ROUTES.find(right)
+    assert near is not None
+    assert match is not None
+    assert (near.path, near.endpoint) == (right, match.endpoint)
 
 
 @pytest.mark.parametrize("path", ["/ws/v1/clusters", "/ws/v1/cluster", "/ws/v1/a/x/c", "/"])

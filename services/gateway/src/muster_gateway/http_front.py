@@ -16,6 +16,7 @@ A target is a URL (``http_target.py``) or an ASGI application in this process (c
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
@@ -40,6 +41,7 @@ _NOT_FOUND = b"404 page not found\n"
 # These change nothing.
 _LOOKS = ("GET", "HEAD", "OPTIONS")
 _PATH_CHARACTERS = 200
+_SLASHES = re.compile("/+")
 _JSON = "application/json; charset=UTF-8"
 
 
@@ -118,10 +120,11 @@ class HttpFront:
         if _has_steps(scope):
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
-        # (In other letters as well: the publisher knows where to send those.)
-        if path.lower().startswith("/ws/v1/events/") or path == "/ws/v1/usage":
+        # (In other letters, and with more slashes, as well: those behind know where to send such requests.)
+        near = _SLASHES.sub("/", path).lower()
+        if near.startswith("/ws/v1/events/") or near == "/ws/v1/usage":
             await self._pass(self._publisher, "publisher", scope, receive, send)
-        elif path.startswith(("/ws/v1/", "/debug/")):
+        elif near.startswith(("/ws/v1/", "/debug/")):
             await self._pass(self._view, "view", scope, receive, send)
         else:
             await self._own(scope, identity, send)

@@ -71,15 +71,15 @@ def _texts(node: Any, go: bool) -> Any:
 
 
 def _text_map(node: Any, go: bool) -> Any:
-    return masked({name: _text(each, go) for name, each in node.items()}) if isinstance(node, Mapping) else {}
+    return masked(_quantities(node, go))
 
 
-def _quantities(node: Any, go: bool) -> Any:
-    return {name: _text(each, go) for name, each in node.items()} if isinstance(node, Mapping) else {}
+def _quantities(node: Any, go: bool) -> dict[str, str]:
+    return {name: _text(each, go) for name, each in sorted(node.items())} if isinstance(node, Mapping) else {}
 
 
 def _number_map(node: Any, go: bool) -> Any:
-    return {name: _value(each, go) for name, each in node.items()} if isinstance(node, Mapping) else {}
+    return {name: _value(each, go) for name, each in sorted(node.items())} if isinstance(node, Mapping) else {}
 
 
 def _one(level: _Level) -> Callable[[Any, bool], Any]:
@@ -207,6 +207,8 @@ def _as_yaml(text: str, pairs: _Pairs) -> bytes:
     yaml: Any = YAML(typ="safe")
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
+    # What stands twice is written twice, as Go does: whoever reads line by line knows no anchors.
+    yaml.representer.ignore_aliases = lambda _: True
     out = io.BytesIO()
     yaml.dump(_shown(text, pairs, False), out)
     return out.getvalue()

@@ -350,7 +350,7 @@ def cluster(info: RmInfo, partition: Partition) -> ClusterDao:
     """The cluster of one partition."""
     return ClusterDao(
         start_time=info.registered_ns,
-        rm_build_information=[{**info.build_info, "rmId": info.rm_id}],
+        rm_build_information=[{**masked(info.build_info), "rmId": info.rm_id}],
         partition=partition.name,
         cluster_name=CLUSTER_NAME,
     )

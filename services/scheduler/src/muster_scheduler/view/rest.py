@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
@@ -18,7 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import structlog
 from muster_bus.clock import Clock
 from muster_service.go_json import error_body, go_json
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from muster_scheduler.core.acl import GROUP_NAME, QUEUE_NAME, USER_NAME
@@ -53,7 +54,7 @@ from muster_scheduler.view.errors import ReaderStalled, RequestRefused
 from muster_scheduler.view.history import History
 from muster_scheduler.view.limits import Held, Limits
 from muster_scheduler.view.render import Pieces
-from muster_scheduler.view.routes import Routes
+from muster_scheduler.view.routes import Match, Routes
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.snapshot import NODES_DEFAULT, NODES_MAX, Lag, Section, Wanted
 from muster_scheduler.view.turns import FoldGate, Slice
@@ -85,6 +86,8 @@ _SEND_BYTES = 256 * 1024
 _GZIP_LEVEL = 1  # JSON of this kind shrinks to a tenth already; more takes the scheduler's time
 _GZIP_WBITS = 31
 
+# The real core has none of these.
+_OWN_PATHS = ("/ws/v1/explain/", "/ws/v1/external/")
 _TRY_AGAIN = 503
 _ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
 # The rest of a message that names what came in is cut here.
@@ -262,7 +265,7 @@ class ViewRest:
             return
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         started_s = self._clock.monotonic()
-        match = self._routes.find(path, _parts(scope, path))
+        match = self._find(scope, path)
         if match is None:
             await _send(send, *self._unknown(scope, path))
             return
@@ -377,12 +380,21 @@ class ViewRest:
         await part(b"", more=False)
         return size
 
+    def _find(self, scope: Scope, path: str) -> Match[Action] | None:
+        """Of a path as the real core's router sees it, unescaped; where that is none of ours, of its parts, each
+        unescaped by itself: so an id may have a slash in it. Our own paths are seen so from the first.
+        """
+        if path.startswith(_OWN_PATHS):
+            return self._routes.find(path, _parts(scope))
+        return self._routes.find(path) or self._routes.find(path, _parts(scope))
+
     def _unknown(self, scope: Scope, path: str) -> tuple[int, Mapping[str, str], bytes]:
         """The core's router: nearly right paths are sent to the right one; the rest is unknown."""
-        right = self._routes.canonical(path) if scope["method"] == "GET" else None
-        if right is None:
+        near = self._routes.canonical(path)
+        if near is None or near.endpoint.method != scope["method"]:
             return 404, _TEXT, b"404 page not found\n"
-        return _redirect(right, scope.get("query_string", b"").decode("latin-1"))
+        status = 301 if scope["method"] == "GET" else 308  # (the latter keeps the method, and the body)
+        return _redirect(near.path, scope.get("query_string", b"").decode("latin-1"), status)
 
     # ---- whose -----------------------------------------------------------------------------------------------------
 
@@ -766,10 +778,10 @@ class ViewRest:
             del self._seen[gone]
         text = core_metrics.exposition(self._source.counted(rm_id), seen)
         of_process = (generate_latest() for _ in range(self._process_metrics))  # when it is its turn
-        return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def _metrics(self, _call: Call) -> Answer:
-        return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Answer(iter([generate_latest()]), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def _health(self, _call: Call) -> Answer:
         problems = await self._source.problems()
@@ -790,13 +802,10 @@ def _application(partition: Partition, app: Application | None) -> Answer:
     return Answer(render.line(render.application(partition, app)))
 
 
-def _parts(scope: Scope, path: str) -> list[str] | None:
-    """Of a path of ours: its parts, each unescaped by itself, so that an id may have a slash in it.
-
-    None: of the real core's paths, whose router sees the unescaped path only.
-    """
-    raw: bytes | None = scope.get("raw_path")
-    if not raw or not path.startswith(("/ws/v1/explain/", "/ws/v1/external/")):
+def _parts(scope: Scope) -> list[str] | None:
+    """What stands between a path's slashes, each part unescaped by itself; None: nothing there is escaped."""
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%" not in raw:
         return None
     return [unquote(part) for part in raw.decode("latin-1").partition("?")[0].split("/")[1:]]
 
@@ -910,11 +919,11 @@ def _other_method(method: str, right: str) -> tuple[int, Mapping[str, str], byte
     return 405, {**_ALLOW[right], **_TEXT}, b"Method Not Allowed\n"
 
 
-def _redirect(path: str, query: str) -> tuple[int, Mapping[str, str], bytes]:
+def _redirect(path: str, query: str, status: int = 301) -> tuple[int, Mapping[str, str], bytes]:
     target = quote(path, safe="/:@!$&'()*+,;=~-._") + (f"?{query}" if query else "")
     link = target.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
     headers = {"Location": target, "Content-Type": "text/html; charset=utf-8"}
-    return 301, headers, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode()
+    return status, headers, f'<a href="{link}">{HTTPStatus(status).phrase}</a>.\n\n'.encode()
 
 
 def _shown(text: str) -> str:

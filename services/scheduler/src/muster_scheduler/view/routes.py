@@ -1,7 +1,7 @@
 """Which path is which endpoint, as the real core's router sees it (core-features §2.19).
 
-Exact paths only. Of a GET, a path that differs in letter case, doubled slashes or a slash at the end is sent to the
-right one; everything else unknown is 404, another method 405.
+Exact paths only. A path that differs in letter case, doubled slashes or a slash at the end is sent to the right one, if
+that takes the request's method; everything else unknown is 404, another method 405.
 """
 
 from __future__ import annotations
@@ -22,6 +22,16 @@ class Match(NamedTuple, Generic[E]):
     pattern: str
     endpoint: E
     parameters: dict[str, str]
+
+
+class Near(NamedTuple, Generic[E]):
+    """Where a nearly right path leads.
+
+    :ivar path: the right one, decoded.
+    """
+
+    path: str
+    endpoint: E
 
 
 class Routes(Generic[E]):
@@ -45,14 +55,14 @@ class Routes(Generic[E]):
                 return Match(pattern, endpoint, parameters)
         return None
 
-    def canonical(self, path: str) -> str | None:
+    def canonical(self, path: str) -> Near[E] | None:
         """The right path of one that is nearly right; None: it is not near any."""
         given = [part for part in path.split("/") if part]
-        for parts, _, _ in self._by_length.get(len(given), ()):
+        for parts, _, endpoint in self._by_length.get(len(given), ()):
             right = [mine if fixed[:1] == "{" else fixed for mine, fixed in zip(given, parts, strict=True)]
             if all(a.lower() == b.lower() for a, b in zip(right, given, strict=True)):
                 found = "/" + "/".join(right)
-                return found if found != path else None
+                return Near(found, endpoint) if found != path else None
         return None
 
 

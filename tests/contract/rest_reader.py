@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 from contract import rest_shapes as shapes
+from contract.rest_whole import hold_together
 
 P = "/ws/v1/partition/default"
 
@@ -30,6 +31,7 @@ class Reader:
 
     async def everything(self) -> None:
         dump = await self.get("/ws/v1/fullstatedump", shapes.StateDump)
+        hold_together(dump)
         assert await self.get("/ws/v1/partitions", list[shapes.Partition]) == dump.partitions
         assert await self.get("/ws/v1/clusters", list[shapes.Cluster]) == dump.cluster_info
         await self.get("/ws/v1/history/apps", list[shapes.ApplicationSample])

@@ -2,7 +2,9 @@
 
 They are the test's own, on purpose not those of the view: a field that changes there must fail here. A field that is
 UNSET by default may be absent and is never null; when it is there, it is neither zero nor empty (Go's ``omitempty``).
-All others are always there. No other field is: those that only Muster has stand below ``# ours``.
+All others are always there: also those that Go would leave out when they are empty, but that never are, such as an
+allocation's node. No other field is there: those that only Muster has stand below ``# ours``. That a field is absent
+which follows from others is found by ``check``, or by what the parts of a dump say of each other (rest_whole.py).
 
 Numbers are integers of 64 bits without a fraction, because a reader in Go ends at ``1.0``.
 """
@@ -10,6 +12,8 @@ Numbers are integers of 64 bits without a fraction, because a reader in Go ends 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -26,6 +30,11 @@ Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Unsigned = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Quantities = dict[str, Int]
 Texts = dict[str, str]
+# Never empty.
+Time = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Name = Annotated[str, Meta(min_length=1)]
+Amounts = Annotated[dict[str, Int], Meta(min_length=1)]
+SomeTexts = Annotated[dict[str, str], Meta(min_length=1)]
 Duration = Annotated[str, Meta(pattern=r"^(0s|(\d+h)?(\d+m)?(\d+(\.\d+)?(s|ms|µs|ns)))$")]
 # A ULID: 48 bits of time, 80 that are its own, in Crockford's base 32.
 Ulid = Annotated[str, Meta(pattern=r"^[0-7][0-9A-HJKMNP-TV-Z]{25}$")]
@@ -62,14 +71,14 @@ class Error(Shape, kw_only=True, rename=None):
 
 
 class Cluster(Shape, kw_only=True):
-    start_time: Int | UnsetType = UNSET
-    rm_build_information: list[Texts] | UnsetType = UNSET
+    start_time: Time
+    rm_build_information: Annotated[list[SomeTexts], Meta(min_length=1)]
     partition: str
     cluster_name: str
 
     def check(self) -> None:
         _hold(self.cluster_name == "kubernetes", "a constant of the real core")
-        for each in self.rm_build_information or []:
+        for each in self.rm_build_information:
             _hold("rmId" in each, "the web UI shows it")
 
 
@@ -80,8 +89,8 @@ class Capacity(Shape, kw_only=True):
 
 
 class NodeSorting(Shape, kw_only=True):
-    type: str | UnsetType = UNSET
-    resource_weights: dict[str, float] | UnsetType = UNSET
+    type: Name
+    resource_weights: dict[str, float]
 
 
 class Partition(Shape, kw_only=True):
@@ -92,15 +101,15 @@ class Partition(Shape, kw_only=True):
     preemption_enabled: bool
     quota_preemption_enabled: bool
     total_nodes: Int | UnsetType = UNSET
-    applications: dict[str, Int] | UnsetType = UNSET
+    applications: dict[str, Int]
     total_containers: Int | UnsetType = UNSET
-    state: str | UnsetType = UNSET
-    last_state_transition_time: Int | UnsetType = UNSET
+    state: Name
+    last_state_transition_time: Time
     # history servers
     id: Ulid
 
     def check(self) -> None:
-        counts = dict(self.applications or {})
+        counts = dict(self.applications)
         _hold("total" in counts, "the web UI reads it without looking")
         total = counts.pop("total")
         _hold(total == sum(counts.values()), f"{total} applications in all, by state {counts}")
@@ -131,12 +140,12 @@ class Filter(Shape, kw_only=True):
 
 class Rule(Shape, kw_only=True):
     name: str
-    parameters: Texts | UnsetType = UNSET
+    parameters: SomeTexts
     filter: Filter | UnsetType = UNSET
     parent_rule: Rule | UnsetType = UNSET
 
     def check(self) -> None:
-        unknown = set(self.parameters or {}) - {"create", "queue", "qualified", "tagName"}
+        unknown = set(self.parameters) - {"create", "queue", "qualified", "tagName"}
         _hold(not unknown, f"parameters {unknown}")
 
 
@@ -149,7 +158,7 @@ class Template(Shape, kw_only=True):
 
 class Queue(Shape, kw_only=True):
     queuename: str
-    status: str | UnsetType = UNSET
+    status: Name
     partition: str
     pending_resource: Quantities | UnsetType = UNSET
     max_resource: Quantities | UnsetType = UNSET
@@ -170,12 +179,12 @@ class Queue(Shape, kw_only=True):
     running_apps: Unsigned | UnsetType = UNSET
     current_priority: Int32
     allocating_accepted_apps: list[str] | UnsetType = UNSET
-    sorting_policy: str | UnsetType = UNSET
+    sorting_policy: Name
     priority_sorting: bool
     preemption_enabled: bool
     is_preemption_fence: bool
-    preemption_delay: Duration | UnsetType = UNSET
-    quota_preemption_delay: Duration | UnsetType = UNSET
+    preemption_delay: Duration
+    quota_preemption_delay: Duration
     is_priority_fence: bool
     priority_offset: Int32 | UnsetType = UNSET
     # history servers
@@ -202,32 +211,32 @@ class Queue(Shape, kw_only=True):
 
 
 class State(Shape, kw_only=True):
-    time: Int | UnsetType = UNSET
-    application_state: str | UnsetType = UNSET
+    time: Time
+    application_state: Name
 
 
 class Placeholders(Shape, kw_only=True):
-    task_group_name: str | UnsetType = UNSET
-    count: Int | UnsetType = UNSET
-    min_resource: Quantities | UnsetType = UNSET
+    task_group_name: Name
+    count: Unsigned
+    min_resource: Amounts
     replaced: Int | UnsetType = UNSET
     timed_out: Int | UnsetType = field(default=UNSET, name="timedout")
 
 
 class AskLog(Shape, kw_only=True):
-    message: str | UnsetType = UNSET
-    last_occurrence: Int | UnsetType = UNSET
-    count: Int32 | UnsetType = UNSET
+    message: Name
+    last_occurrence: Time
+    count: Int32
 
 
 class Ask(Shape, kw_only=True):
     allocation_key: str
     allocation_tags: Texts | UnsetType = UNSET
-    request_time: Int | UnsetType = UNSET
-    resource: Quantities | UnsetType = UNSET
-    priority: NumberText | UnsetType = UNSET
+    request_time: Time
+    resource: Amounts
+    priority: NumberText
     required_node_id: str | UnsetType = UNSET
-    application_id: str | UnsetType = UNSET
+    application_id: Name
     placeholder: bool | UnsetType = UNSET
     task_group_name: str | UnsetType = UNSET
     allocation_log: list[AskLog] | UnsetType = UNSET
@@ -239,30 +248,39 @@ class Ask(Shape, kw_only=True):
     pending_count: Int | UnsetType = UNSET
     pending_reason: dict[str, Any] | UnsetType = UNSET
 
+    def check(self) -> None:
+        told = [bool(each) for each in (self.scheduling_attempted, self.pending_reason, self.allocation_log)]
+        _hold(len(set(told)) == 1, f"attempted, why it is pending, and the log of it: {told}")
+        _hold(not self.placeholder or bool(self.task_group_name), "a placeholder is one of a task group")
+        required = (self.allocation_tags or {}).get("yunikorn.apache.org/requiredNode")
+        _hold((self.required_node_id or None) == required, f"required is {self.required_node_id}, of {required}")
+
 
 class Allocation(Shape, kw_only=True):
     allocation_key: str
     allocation_tags: Texts | UnsetType = UNSET
-    request_time: Int | UnsetType = UNSET
-    allocation_time: Int | UnsetType = UNSET
+    request_time: Time
+    allocation_time: Time
     allocation_delay: Int | UnsetType = UNSET
-    resource: Quantities | UnsetType = UNSET
-    priority: NumberText | UnsetType = UNSET
-    node_id: str | UnsetType = UNSET
-    application_id: str | UnsetType = UNSET
+    resource: Amounts
+    priority: NumberText
+    node_id: Name
+    application_id: Name
     placeholder: bool | UnsetType = UNSET
     placeholder_used: bool | UnsetType = UNSET
     task_group_name: str | UnsetType = UNSET
     preempted: bool | UnsetType = UNSET
     originator: bool | UnsetType = UNSET
     # ours
-    bind_time: Int | UnsetType = UNSET
+    bind_time: Time
     uuid: str | UnsetType = UNSET
     source: str | UnsetType = UNSET
 
     def check(self) -> None:
-        if self.allocation_delay:
-            _hold(self.placeholder_used is True, "only what took a placeholder's place was delayed")
+        delay_ns = self.allocation_time - self.request_time
+        _hold((self.allocation_delay or 0) == delay_ns, f"delayed by {self.allocation_delay} of {delay_ns}")
+        _hold(not delay_ns or self.placeholder_used is True, "only what took a placeholder's place was delayed")
+        _hold(not self.placeholder or bool(self.task_group_name), "a placeholder is one of a task group")
 
 
 class Application(Shape, kw_only=True):
@@ -272,20 +290,20 @@ class Application(Shape, kw_only=True):
     pending_resource: Quantities | UnsetType = UNSET
     partition: str
     queue_name: str
-    submission_time: Int | UnsetType = UNSET
+    submission_time: Time
     finished_time: Int | UnsetType = UNSET
     requests: list[Ask] | UnsetType = UNSET
     allocations: list[Allocation] | UnsetType = UNSET
-    application_state: str | UnsetType = UNSET
+    application_state: Name
     user: str | UnsetType = UNSET
     groups: list[str] | UnsetType = UNSET
     rejected_message: str | UnsetType = UNSET
-    state_log: list[State] | UnsetType = UNSET
+    state_log: Annotated[list[State], Meta(min_length=1)]
     placeholder_data: list[Placeholders] | UnsetType = UNSET
     has_reserved: bool | UnsetType = UNSET
     reservations: list[str] | UnsetType = UNSET
     max_request_priority: Int32 | UnsetType = UNSET
-    start_time: Int | UnsetType = UNSET
+    start_time: Int
     resource_history: ResourceHistory
     backoff_deadline: str | UnsetType = UNSET
     # history servers
@@ -298,11 +316,29 @@ class Application(Shape, kw_only=True):
     def check(self) -> None:
         _hold(self.application_state in APPLICATION_STATES, f"state {self.application_state}")
         _hold(bool(self.rejected_message) == (self.application_state == "Rejected"), "the refused are told why")
-        times = [entry.time for entry in self.state_log or []]
+        times = [entry.time for entry in self.state_log]
         _hold(times == sorted(times), f"states in order of time: {times}")
-        if self.state_log:
-            _hold(self.state_log[-1].application_state == self.application_state, "the story ends with the state")
-        if isinstance(self.start_time, int) and self.start_time != NEVER_MS and isinstance(self.submission_time, int):
+        _hold(self.state_log[-1].application_state == self.application_state, "the story ends with the state")
+        over = self.application_state in {"Completed", "Failed", "Expired", "Rejected"}
+        _hold(bool(self.finished_time) == over, f"{self.application_state}, finished {self.finished_time}")
+        _hold(bool(self.user) or self.application_state == "Rejected", "it is somebody's")
+        _hold(bool(self.groups) or self.application_state == "Rejected", "who has groups")
+        _hold(bool(self.has_reserved) == bool(self.reservations), f"reserved for {self.reservations}")
+        held = [each for each in self.allocations or [] if not each.placeholder]
+        _hold(same(self.used_resource, added(each.resource for each in held)), f"it uses {self.used_resource}")
+        asked = added(each.resource for each in self.requests or [] for _ in range(each.pending_count or 1))
+        _hold(same(self.pending_resource, asked), f"{self.pending_resource} is pending of {asked}")
+        kept = {each.task_group_name: each for each in self.placeholder_data or []}
+        for each in (*(self.allocations or []), *(self.requests or [])):
+            _hold(
+                not each.placeholder or each.task_group_name in kept, f"{each.task_group_name} is none of {list(kept)}"
+            )
+        for name, group in kept.items():
+            came = [each for each in held if each.placeholder_used and each.task_group_name == name]
+            _hold((group.replaced or 0) >= len(came), f"{name}: {group.replaced} replaced by {len(came)}")
+        most = self.max_used_resource or {}
+        _hold(all(most.get(name, 0) >= value for name, value in (self.used_resource or {}).items()), f"most: {most}")
+        if self.start_time != NEVER_MS:
             later_ns = self.start_time * 1_000_000 - self.submission_time
             _hold(-1_000_000 < later_ns < _LONG_NS, f"startTime {self.start_time} is no time in milliseconds")
         if not self.requests:
@@ -317,11 +353,11 @@ class ResourceHistory(Shape, kw_only=True):
 
 class Foreign(Shape, kw_only=True):
     allocation_key: str
-    allocation_tags: Texts | UnsetType = UNSET
-    allocation_time: Int | UnsetType = UNSET
-    resource: Quantities | UnsetType = UNSET
-    priority: NumberText | UnsetType = UNSET
-    node_id: str | UnsetType = UNSET
+    allocation_tags: SomeTexts
+    allocation_time: Time
+    resource: Amounts
+    priority: NumberText
+    node_id: Name
     preemptable: bool | UnsetType = UNSET
     # ours
     source: str | UnsetType = UNSET
@@ -380,7 +416,7 @@ class GroupUsage(Shape, kw_only=True):
 
 
 class Bucket(Shape, kw_only=True):
-    bucket_name: str | UnsetType = UNSET
+    bucket_name: Name
     num_of_nodes: Int | UnsetType = UNSET
     node_names: list[str] | UnsetType = UNSET
 
@@ -389,11 +425,11 @@ class Bucket(Shape, kw_only=True):
 
 
 class TypeUtilization(Shape, kw_only=True):
-    type: str | UnsetType = UNSET
-    utilization: list[Bucket] | UnsetType = UNSET
+    type: Name
+    utilization: list[Bucket]
 
     def check(self) -> None:
-        names = [bucket.bucket_name for bucket in self.utilization or []]
+        names = [bucket.bucket_name for bucket in self.utilization]
         _hold(names == [f"{low}-{low + 10}%" for low in range(0, 100, 10)], f"buckets {names}")
 
 
@@ -404,28 +440,28 @@ class Utilization(Shape, kw_only=True):
 
 
 class Check(Shape, kw_only=True, rename="pascal"):
-    name: str | UnsetType = UNSET
+    name: Name
     succeeded: bool
-    description: str | UnsetType = UNSET
-    diagnosis_message: str | UnsetType = UNSET
+    description: Name
+    diagnosis_message: Name
 
 
 class Health(Shape, kw_only=True, rename="pascal"):
     healthy: bool
-    health_checks: list[Check] | UnsetType = UNSET
+    health_checks: Annotated[list[Check], Meta(min_length=1)]
 
     def check(self) -> None:
-        _hold(self.healthy == all(each.succeeded for each in self.health_checks or []), "healthy means all of them")
+        _hold(self.healthy == all(each.succeeded for each in self.health_checks), "healthy means all of them")
 
 
 class ApplicationSample(Shape, kw_only=True):
-    timestamp: Int | UnsetType = UNSET
-    total_applications: NumberText | UnsetType = UNSET
+    timestamp: Time
+    total_applications: NumberText
 
 
 class ContainerSample(Shape, kw_only=True):
-    timestamp: Int | UnsetType = UNSET
-    total_containers: NumberText | UnsetType = UNSET
+    timestamp: Time
+    total_containers: NumberText
 
 
 class Validated(Shape, kw_only=True):
@@ -534,10 +570,10 @@ class EventResource(Shape, kw_only=True):
 
 class Event(Shape, kw_only=True):
     # (Enums are numbers; zero is left out as any other.)
-    type: Unsigned | UnsetType = UNSET
-    object_id: str | UnsetType = field(default=UNSET, name="objectID")
+    type: Annotated[int, Meta(ge=1, le=5)]
+    object_id: Name = field(name="objectID")
     message: str | UnsetType = UNSET
-    timestamp_nano: Int | UnsetType = UNSET
+    timestamp_nano: Time
     event_change_type: Unsigned | UnsetType = UNSET
     event_change_detail: Unsigned | UnsetType = UNSET
     reference_id: str | UnsetType = field(default=UNSET, name="referenceID")
@@ -563,7 +599,7 @@ class NodesOf(Shape, kw_only=True):
 
 class RulesOf(Shape, kw_only=True):
     partition: str
-    rules: list[Rule] | UnsetType = UNSET
+    rules: Annotated[list[Rule], Meta(min_length=1)]
 
 
 class EventStream(Shape, kw_only=True, rename="pascal"):
@@ -587,8 +623,34 @@ class StateDump(Shape, kw_only=True):
     event_streams: list[EventStream] | UnsetType = UNSET
 
 
+def added(amounts: Iterable[Quantities]) -> Quantities:
+    """The sum of some, type by type."""
+    total: Counter[str] = Counter()
+    for each in amounts:
+        total.update(each)
+    return dict(total)
+
+
+def same(one: Quantities | UnsetType, other: Quantities | UnsetType) -> bool:
+    """Whether there is as much of each type; of one that is not there, or all that is not there: none."""
+    first, second = (dict(one or {}), dict(other or {}))
+    return all(first.get(name, 0) == second.get(name, 0) for name in first.keys() | second.keys())
+
+
 # Every field that was there in an answer: what no scenario shows is not tested.
 SEEN: set[tuple[str, str]] = set()
+
+
+def unseen() -> set[tuple[str, str]]:
+    """The fields of all shapes that were in no answer."""
+    every = {
+        (name, each.name)
+        for name, shape in globals().items()
+        if isinstance(shape, type) and issubclass(shape, Shape) and shape is not Shape
+        for each in msgspec.structs.fields(shape)
+    }
+    return every - SEEN
+
 
 _FRACTION = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+|[eE])')
 # Only these are floats.

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import IllegalOperation
 from contract.log_contract import all_of, values
 from integration.takeover_rig import answer, kafka_settings, started, with_requests
 from muster_bus.backends.kafka import KafkaLog, KafkaOwner
@@ -79,6 +81,27 @@ async def test_what_was_not_committed_in_time_is_undone_and_read_again(bus: Kafk
         await held.commit
     await b.commit([answer_b], position)
     assert values(await all_of(bus, topics.responses, at_least=1)) == [b"B:m0"]
+
+
+async def test_whoever_hears_of_the_taking_over_between_two_steps_is_fenced(bus: KafkaLog, topics: Topics) -> None:
+    """The client is told beside the commit, whose next step it then calls illegal, and no more."""
+    a = await bus.take_over("scheduler", topics.requests, 0)
+    answer_a, position = await answer(bus, topics, "A", await a.committed())
+    await bus.take_over("scheduler", topics.requests, 0)
+    send_offsets, refused = a._producer.send_offsets_to_transaction, []
+
+    async def late(*arguments: Any) -> None:
+        await asyncio.wait({a._producer._sender.sender_task}, timeout=20)
+        try:
+            await send_offsets(*arguments)
+        except Exception as error:
+            refused.append(type(error))
+            raise
+
+    a._producer.send_offsets_to_transaction = late
+    with pytest.raises(Fenced):
+        await a.commit([answer_a], position)
+    assert refused == [IllegalOperation]
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.001, 0.002, 0.004, 0.008])

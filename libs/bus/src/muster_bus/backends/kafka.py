@@ -628,7 +628,7 @@ class KafkaOwner:
             self._count_failure("timeout")
             deadline_s = self._log.settings.transaction_deadline_s
             raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s") from error
-        except (errors.KafkaError, OSError, AssertionError) as error:
+        except (errors.KafkaError, errors.IllegalOperation, OSError, AssertionError) as error:
             if _is_fencing(error) or self._was_fenced():
                 self._ended = "it was fenced"
                 self._count_failure("fenced")

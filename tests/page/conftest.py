@@ -49,14 +49,15 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def muster(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[world.Up]:
-    """A `muster up` in which the resource managers "prod" and "large" live."""
+    """A `muster up` in which the resource managers "prod", "large" and "pair" live."""
     directory = tmp_path_factory.mktemp("muster") / "data"
     async with (
         world.up(directory, "view.history_interval_s=0.5", "process.log_level=warning") as one,
         world.Rm(one, "prod", world.QUEUES) as prod,
         world.Rm(one, "large", world.LARGE) as large,
+        world.Rm(one, "pair", world.PAIR) as pair,
     ):
-        await asyncio.gather(world.lives(prod), world.fills(large))
+        await asyncio.gather(world.lives(prod), world.fills(large), world.parts(pair))
         yield one
 
 
@@ -72,12 +73,11 @@ async def opened(browser: Browser) -> AsyncIterator[Opened]:
             said.append(message.text)
 
     async def open_(
-        url: str, *, width: int = 1280, height: int = 900, dark: bool = False, init: str = "", scale: float = 1
+        url: str, *, width: int = 1280, height: int = 900, dark: bool = False, init: str = "", clock: bool = False
     ) -> Page:
         context = await browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
-            device_scale_factor=scale,
             reduced_motion="reduce",
             locale="en-GB",
         )
@@ -85,6 +85,8 @@ async def opened(browser: Browser) -> AsyncIterator[Opened]:
         if init:
             await context.add_init_script(init)
         page = await context.new_page()
+        if clock:  # it goes as ever, and can be put forward
+            await page.clock.install()
         page.set_default_timeout(10_000)
         page.on("console", heard)
         page.on("pageerror", lambda error: said.append(str(error)))

@@ -22,13 +22,17 @@ VIEWS = {
     "application": ("#/applications/train-vision?rm=prod", "svg.timeline"),
     "application-search": ("#/applications/search?rm=prod", "svg.timeline"),
     "application-waits": ("#/applications/notebook-ben?rm=prod", "svg.timeline"),
+    "users": ("#/users?rm=prod", ".people"),
+    "user": ("#/users/ben?rm=prod", ".tree"),
+    "group": ("#/groups/ml?rm=pair&partition=accelerated", ".tree"),
+    "application-twice": ("#/applications/nightly?rm=pair&partition=accelerated", "svg.timeline"),
     "nodes": ("#/nodes?rm=large", "canvas"),
     "node": ("#/nodes/gpu-00?rm=prod", ".detail .prose"),
     "pending": ("#/pending?rm=prod", ".waits"),
     "events": ("#/events?rm=prod", ".events li"),
     "health": ("#/health?rm=prod", ".checks"),
 }
-LOOKS = {"light": (1280, False), "dark": (1280, True), "phone": (360, False)}
+LOOKS = {"light": (1400, False), "dark": (1280, True), "phone": (360, False)}
 CONTROLS = (Path(__file__).parent / "controls.js").read_text()
 SMALL = """() => [...document.querySelectorAll('body *')]
   .filter((one) => [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))

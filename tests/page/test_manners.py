@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -119,7 +118,7 @@ def _asked(page: Page) -> list[str]:
 async def test_only_what_is_shown_is_asked_for_and_nothing_while_hidden(muster: Up, opened: Opened) -> None:
     hide = "Object.defineProperty(document, 'hidden', {get: () => window.away === true});"
     turn = "(away) => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
-    page = await opened(f"{muster.http}/#/overview?rm=prod", init=hide)
+    page = await opened(f"{muster.http}/#/overview?rm=prod", init=hide, clock=True)
     await _quiet(page)
     asked = _asked(page)
     await page.evaluate("() => { location.hash = '#/queues?rm=prod'; }")
@@ -128,7 +127,8 @@ async def test_only_what_is_shown_is_asked_for_and_nothing_while_hidden(muster: 
     await page.evaluate(turn, True)
     await expect(page.locator("#status")).to_contain_text("paused while hidden")
     asked.clear()
-    await asyncio.sleep(2.2)  # longer than from one question to the next
+    await page.clock.fast_forward(60_000)  # longer than from one question to the next
+    await page.evaluate("async () => { await fetch('/page/icon.svg'); }")  # (what was asked before this is seen)
     assert asked == []
     async with page.expect_response("**/metrics/snapshot**"):
         await page.evaluate(turn, False)
@@ -172,12 +172,20 @@ async def test_a_token_is_asked_for_and_kept_in_the_tab_only(guarded: Up, opened
 
 
 async def test_a_gateway_that_is_away_is_said_and_waited_for(guarded: Up, opened: Opened) -> None:
-    page = await opened(guarded.http, init=f"sessionStorage.setItem('muster.token', '{TOKEN}')")
+    page = await opened(guarded.http, init=f"sessionStorage.setItem('muster.token', '{TOKEN}')", clock=True)
     async with world.Rm(guarded, "empty", world.LARGE):
         # A cluster without anything.
         await expect(page.get_by_role("heading", name="The cluster is empty")).to_be_visible(timeout=20_000)
+        await page.get_by_role("link", name="Users").click()
+        await expect(page.locator("main")).to_contain_text("No user has an application")
         await page.get_by_role("link", name="Applications", exact=True).click()
         await expect(page.locator("main")).to_contain_text("No application is active.")
+        assert page.url.endswith("#/applications")
+        # Who is shown stays, whoever else registers, and the address says it from then on.
+        async with world.Rm(guarded, "above", world.LARGE):
+            await page.clock.fast_forward(11_000)
+            await expect(page.get_by_label("Resource manager")).to_have_value("empty")
+            assert page.url.endswith("#/applications?rm=empty")
     guarded.process.kill()
     notice = page.locator(".notice")
     await expect(notice).to_contain_text("The gateway does not answer. What is shown is old.")

@@ -221,7 +221,81 @@ async def test_another_resource_manager_is_chosen(muster: Up, opened: Opened) ->
     await expect(unknown.locator(".gauge")).to_have_count(3)
 
 
-@pytest.mark.parametrize("view", ["applications", "pending", "nodes", "events"])
+async def test_users_and_groups_are_measured_against_their_limits(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/users?{PROD}")
+    rows = page.locator(".people tbody tr")
+    await expect(rows).to_have_count(8)
+    # Who uses most of the cluster, of whatever type, comes first; then who is nearest to a limit.
+    await expect(rows.first).to_contain_text("66% nvidia.com/gpu")
+    await page.get_by_role("button", name="Nearest limit").click()
+    await expect(rows.first).to_contain_text(re.compile("ben.*32 of 32 cores in root.research"))
+    await expect(rows.first.get_by_role("meter", name="nearest limit")).to_have_attribute("aria-valuenow", "100")
+    await page.get_by_label("Text").fill("BE")
+    await expect(rows).to_have_count(1)
+    await rows.get_by_role("link", name="ben").click()
+    await expect(page.locator("main .prose")).to_contain_text("The limit is reached: 32 of 32 cores in root.research.")
+    queues = page.locator(".tree tbody tr")
+    await expect(queues).to_have_text(
+        [re.compile("root.*1 of 200"), re.compile("research.*1 of 50"), re.compile("notebooks")]
+    )
+    # Where nothing is limited no bar pretends it, and a limit above holds below.
+    meters = [await one.get_attribute("aria-label") for one in await queues.get_by_role("meter").all()]
+    assert meters == ["root.research: cores", "root.research.notebooks: cores, of what is above"]
+    await expect(queues.first).to_contain_text("64Gi · no limit")
+    await queues.last.get_by_role("link", name="notebook-ben").click()
+    await page.get_by_role("link", name="ben", exact=True).click()
+    await page.get_by_role("link", name="Show all of the user's applications").click()
+    await expect(page.locator(".apps tbody tr")).to_have_count(1)
+    # In the navigation groups are with the users.
+    await page.goto(f"{muster.http}/#/groups?{PROD}")
+    await expect(page.locator("main")).to_contain_text("No group has a limit")
+    await expect(page.get_by_role("navigation", name="Views").get_by_role("link", name="Users")).to_have_attribute(
+        "aria-current", "page"
+    )
+    # Of many applications some are named.
+    await page.goto(f"{muster.http}/#/users/user-1?rm=large")
+    await queues.nth(1).get_by_role("link", name=re.compile(r"\d+ more")).click()
+    await expect(page.get_by_label("User")).to_have_value("user-1")
+    await expect(page.get_by_label("Queue")).to_have_value("root.a")
+
+
+async def test_partitions_are_kept_apart(muster: Up, opened: Opened) -> None:
+    page = await opened(f"{muster.http}/#/groups/ml?rm=pair&partition=accelerated")
+    queues = page.locator(".tree tbody tr")
+    await expect(queues).to_have_text(
+        [re.compile("root.*2 of 3"), re.compile("gpu.*only-gpu"), re.compile("shared.*nightly")]
+    )
+    await expect(queues.first).to_contain_text("24Gi of 48Gi")
+    await queues.last.get_by_role("link", name="nightly").click()
+    # Of the application of the same id in the other partition there is nothing in this one's life.
+    await expect(page.locator("main")).to_contain_text("There is another application of this id, in partition default.")
+    await expect(page.locator("svg.timeline rect.run")).to_have_count(3)
+    await expect(page.locator("main")).to_contain_text(re.compile("ann.*counts in group ml"))
+    await page.get_by_role("link", name="Show that one").click()
+    await expect(page.locator("svg.timeline rect.run")).to_have_count(10)
+    await expect(page.get_by_label("Partition")).to_have_value("default")
+    # What is in the other one is found there.
+    for view, name in (("applications", "only-gpu"), ("nodes", "n-3"), ("queues", "root.gpu")):
+        await page.goto(f"{muster.http}/#/{view}/{name}?rm=pair")
+        await page.get_by_role("link", name="It is in partition accelerated.").click()
+        await expect(page.get_by_label("Partition")).to_have_value("accelerated")
+        await expect(page.locator("main")).not_to_contain_text("no such")
+    # The chooser changes what is shown, and the address says it.
+    await page.goto(f"{muster.http}/#/nodes?rm=pair")
+    await expect(page.locator(".list tbody tr")).to_have_count(3)
+    assert page.url.endswith("#/nodes?rm=pair&partition=default")
+    await page.get_by_label("Partition").select_option("accelerated")
+    await expect(page.locator(".list tbody tr")).to_have_count(2)
+    await page.get_by_role("link", name="Overview", exact=True).click()
+    await expect(page.locator(".gauge")).to_have_count(3)
+    await expect(page.locator("main")).to_contain_text("of all 2 partitions")
+    # Another RM has other partitions.
+    await page.get_by_label("Resource manager").select_option("prod")
+    await expect(page.get_by_label("Partition")).to_have_count(0)
+    await expect(page.locator(".gauge", has_text="vcore")).to_contain_text("299 of 753 cores")
+
+
+@pytest.mark.parametrize("view", ["applications", "users", "pending", "nodes", "events"])
 async def test_hostile_names_are_text(muster: Up, opened: Opened, view: str) -> None:
     """(`opened` looks that nothing of theirs ran, and that the browser had nothing to refuse.)"""
     page = await opened(f"{muster.http}/#/{view}?{PROD}&q=onerror")

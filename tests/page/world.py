@@ -56,6 +56,22 @@ partitions:
     placementrules: [{name: provided, create: true}]
     queues: [{name: root, submitacl: '*', queues: [{name: a}, {name: b}, {name: c}]}]
 """
+# Two partitions, in which queues, nodes, an application and a user have the same names.
+PAIR = """
+partitions:
+  - name: default
+    placementrules: [{name: provided, create: true}]
+    queues: [{name: root, submitacl: '*', queues: [{name: shared}, {name: cpu}]}]
+  - name: accelerated
+    placementrules: [{name: provided, create: true}]
+    queues:
+      - name: root
+        submitacl: '*'
+        limits:
+          - {users: [ann], maxresources: {nvidia.com/gpu: 6}}
+          - {groups: [ml], maxapplications: 3, maxresources: {vcore: 60, memory: 48Gi}}
+        queues: [{name: shared}, {name: gpu}]
+"""
 
 
 class Up:
@@ -132,6 +148,7 @@ class Rm:
 
     async def app(self, app: str, queue: str, user: str, **more: Any) -> None:
         """Announces it, and waits for the answer."""
+        self.states.pop(app, None)
         await self.client.send_applications([application(app, queue, user=user, **more)])
         await eventually(lambda: app in self.states, f"an answer for {app}")
 
@@ -231,6 +248,23 @@ async def lives(rm: Rm) -> None:
     await rm.shows(f"{at}/node/cpu-15", lambda found: not found["schedulable"])
     wanted = {"QUEUE_MAX", "GANG_ROOM", "USER_LIMIT", "LARGER_THAN_ANY_NODE"}
     await rm.shows("/ws/v1/explain/pending", lambda found: wanted <= found["counts"].keys())
+
+
+async def parts(rm: Rm) -> None:
+    """What lives in the two partitions of :data:`PAIR`."""
+    plain, gpu = {"vcore": 16_000, "memory": 64 * GI}, {"vcore": 32_000, "memory": 128 * GI, "nvidia.com/gpu": 8}
+    await rm.client.send_nodes([node(f"n-{n}", plain, partition="default") for n in range(3)])
+    await rm.client.send_nodes([node(f"n-{n}", gpu, partition="accelerated") for n in (2, 3)])
+    await rm.app("nightly", "root.shared", "ann")
+    await rm.app("nightly", "root.shared", "ann", groups=["ml"], partition="accelerated")
+    await rm.app("only-gpu", "root.gpu", "cleo", groups=["ml"], partition="accelerated")
+    await rm.has(await rm.asks("nightly", 10, {"vcore": 2_000, "memory": 4 * GI}, "plain"))
+    sized = {"vcore": 2_000, "memory": 4 * GI, "nvidia.com/gpu": 2}
+    keys = await rm.asks("nightly", 4, sized, "wide", partition="accelerated")
+    keys = keys[:3] + await rm.asks("only-gpu", 3, sized, partition="accelerated")
+    await rm.has(keys)
+    at = "/ws/v1/partition/accelerated/usage/group/ml"
+    await rm.shows(at, lambda found: found["queues"]["resourceUsage"].get("nvidia.com/gpu") == 12)
 
 
 async def fills(rm: Rm, applications: int = APPLICATIONS, nodes: int = NODES) -> None:

@@ -11,8 +11,9 @@ import * as nodes from "./view-nodes.js";
 import * as overview from "./view-overview.js";
 import * as pending from "./view-pending.js";
 import * as queues from "./view-queues.js";
+import { groups, users } from "./view-users.js";
 
-const VIEWS = { overview, queues, applications, nodes, pending, events, health };
+const VIEWS = { overview, queues, applications, users, groups, nodes, pending, events, health };
 const THEMES = ["auto", "light", "dark"];
 
 // A view is asked for again at its own pace, but never so often that asking would keep the server busy: after an answer
@@ -33,6 +34,7 @@ const shell = {
   managers: null, // null: not known yet
   managersAt: -Infinity,
   partitions: [],
+  rm: "", // the one that is shown where the address names none: it stays, whoever else registers
   tokenWanted: "", // why, when it is
   malformed: false, // what was given cannot be a token
 };
@@ -40,6 +42,7 @@ const shell = {
 // What the view that is shown has: its data, its own memory, and its way to end all that it began.
 let current = null;
 let asleep = null; // ends the wait of the loop
+let wanted = false; // somebody woke it while it did not sleep
 
 // ---- what views get -------------------------------------------------------------------------------------------------
 
@@ -75,6 +78,12 @@ function contextOf(view, signal) {
     async page(parts, query = {}) {
       return json(addressOf(parts, query), signal);
     },
+    /** The other partitions that have a queue, node or application of this name. */
+    async elsewhere(kind, part) {
+      const others = shell.partitions.map((each) => each.name).filter((each) => each !== partitionShown());
+      const found = await Promise.all(others.map((partition) => this.find(["explain", kind, part], { partition })));
+      return others.filter((_, at) => found[at]);
+    },
     async text(path) {
       try {
         return await (await ask(path, signal)).text();
@@ -87,7 +96,7 @@ function contextOf(view, signal) {
       return ask(addressOf(parts, query), AbortSignal.any([signal, until]), { stream: true });
     },
     /** A link's address, of the same RM and partition. */
-    link: (to, thing = "", params = {}) => hash(to, thing, { ...params, ...whose() }),
+    link: (to, thing = "", params = {}) => hash(to, thing, { ...whose(), ...params }),
     /** Changes parameters of this view in the address; asks again unless told otherwise. */
     set(params, { again = true } = {}) {
       const address = hash(shell.route.view, shell.route.thing, { ...shell.route.params, ...params });
@@ -110,19 +119,25 @@ function padding() {
 }
 
 function rmShown() {
-  const asked = shell.route.params.rm ?? new URLSearchParams(location.search).get("rm");
-  if (asked) return asked;
-  return shell.managers?.length ? shell.managers[0].rmID : "";
+  return rmAsked() || shell.rm;
+}
+
+function rmAsked() {
+  return shell.route.params.rm || new URLSearchParams(location.search).get("rm");
 }
 
 function partitionShown() {
-  return shell.route.params.partition ?? shell.partitions[0]?.name ?? "default";
+  return shell.route.params.partition || shell.partitions[0]?.name || "default";
 }
 
-/** What links carry on: only what the reader chose, so that plain links stay plain. */
+/** What links carry on: who is shown, where there are others, so that a copied link means the same everywhere. Plain
+ * links stay plain. */
 function whose() {
   const { rm, partition } = shell.route.params;
-  return { ...(rm ? { rm } : {}), ...(partition ? { partition } : {}) };
+  return {
+    ...(rm || shell.managers?.length > 1 ? { rm: rmShown() } : {}),
+    ...(partition || shell.partitions.length > 1 ? { partition: partitionShown() } : {}),
+  };
 }
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
@@ -130,9 +145,10 @@ function whose() {
 /** Shows a view, and asks for what it shows until another one is shown. */
 async function show() {
   current?.ends.abort();
+  wanted = false;
   const ends = new AbortController();
   const view = VIEWS[shell.route.view] ?? overview;
-  const mine = { view, key: keyOf(shell.route), ends, context: contextOf(view, ends.signal), data: undefined, trouble: null };
+  const mine = { view, ends, context: contextOf(view, ends.signal), data: undefined, trouble: null };
   current = mine;
   document.title = `${view.title} · Muster`;
   draw();
@@ -148,6 +164,10 @@ async function show() {
     try {
       await ready(ends.signal);
       if (current !== mine) return;
+      sayWho();
+      // (What the view remembers is of one RM and partition.)
+      const now = `${rmShown()} ${partitionShown()}`;
+      if (mine.of !== now) Object.assign(mine, { of: now, data: undefined, context: contextOf(view, ends.signal) });
       mine.context.lag = 0;
       const data = canShow(view) ? await view.load(mine.context) : null;
       if (current !== mine) return;
@@ -193,15 +213,26 @@ async function ready(signal) {
   if (performance.now() - shell.managersAt < (shell.managers?.length ? MANAGERS_EVERY_MS : NOBODY_EVERY_MS)) return;
   shell.managers = (await json(url(["ws", "v1", "resource-managers"]), signal)).data;
   shell.tokenWanted = "";
+  if (!shell.managers.some((each) => each.rmID === shell.rm)) shell.rm = shell.managers[0]?.rmID ?? "";
   const rm = rmShown();
   shell.partitions = shell.managers.some((each) => each.rmID === rm) ? (await json(url(["ws", "v1", "partitions"], { rm }), signal)).data : [];
   shell.managersAt = performance.now();
 }
 
+/** The address says what is shown, wherever it could be another one. */
+function sayWho() {
+  const { view, thing, params } = shell.route;
+  const address = hash(view, thing, { ...params, ...whose() });
+  if (address === hash(view, thing, params)) return;
+  history.replaceState(null, "", address);
+  shell.route = parse(address);
+}
+
 /** Waits, in steps where somebody wants to be told how long still; `wake` ends it. */
 async function asleepFor(milliseconds, signal, tell) {
   const until = performance.now() + milliseconds;
-  let woken = false;
+  let woken = wanted;
+  wanted = false;
   const wakened = new Promise((resolve) => { asleep = () => { woken = true; resolve(); }; });
   while (!woken && !signal.aborted && performance.now() < until) {
     const left = until - performance.now();
@@ -222,8 +253,10 @@ function shownAgain(signal) {
   return Promise.race([new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true })), gone(signal)]);
 }
 
+/** Asks again at once; as soon as what is being asked for is there, if something is. */
 function wake() {
-  asleep?.();
+  if (asleep) asleep();
+  else wanted = true;
 }
 
 // ---- drawing --------------------------------------------------------------------------------------------------------
@@ -266,8 +299,9 @@ function nobody() {
 }
 
 function drawShell() {
-  const view = shell.route.view in VIEWS ? shell.route.view : "overview";
-  fill(place("nav"), h("ul", {}, Object.entries(VIEWS).map(([name, each]) =>
+  const shown = shell.route.view in VIEWS ? shell.route.view : "overview";
+  const view = VIEWS[shown].within ?? shown;
+  fill(place("nav"), h("ul", {}, Object.entries(VIEWS).filter(([, each]) => !each.within).map(([name, each]) =>
     h("li", { key: name }, h("a", { href: hash(name, "", whose()), "aria-current": name === view ? "page" : null }, each.title)))));
   fill(place("chooser"), chooser());
   fill(place("tools"), themeButton(), token() !== null ? h("button", { type: "button", class: "quiet", on: { click: forget } }, "Forget token") : null);
@@ -289,7 +323,8 @@ function select(label, name, options, chosen, change) {
 }
 
 function go(params) {
-  const { q, state, queue, user, ...kept } = shell.route.params; // another RM has other things to look for
+  // (Another cluster has other things to look for.)
+  const { q, state, queue, user, reason, type, page, lanes, ...kept } = shell.route.params;
   location.hash = hash(shell.route.view, "", { ...kept, ...params });
 }
 
@@ -301,7 +336,7 @@ function theme() {
 
 function themeButton() {
   const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
-  return h("button", { type: "button", class: "quiet", key: "theme", title: `Switch to ${next}`, on: { click: () => setTheme(next) } }, `Theme: ${theme()}`);
+  return h("button", { type: "button", class: "quiet themebutton", key: "theme", title: `Switch to ${next}`, on: { click: () => setTheme(next) } }, h("span", { class: "themeword" }, "Theme: "), theme());
 }
 
 function setTheme(wanted) {
@@ -372,7 +407,10 @@ function tellAway(left) {
 window.addEventListener("hashchange", () => {
   const before = shell.route;
   shell.route = parse(location.hash);
-  if (before.params.rm !== shell.route.params.rm) shell.managersAt = -Infinity;
+  if (before.params.rm !== shell.route.params.rm) {
+    shell.managersAt = -Infinity;
+    shell.partitions = [];
+  }
   if (current && keyOf(before) === keyOf(shell.route)) {
     draw();
     wake();

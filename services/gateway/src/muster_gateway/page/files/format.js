@@ -4,10 +4,15 @@ const BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const BYTES = /^(memory|ephemeral-storage|hugepages-.*|storage)$/;
 
 /** A quantity in its type's unit: vcore in cores, memory in Gi, all else as it is. Without the unit's name. */
-export function quantity(type, value) {
-  if (type === "vcore") return number(value / 1000);
+export function quantity(type, value, beside = value) {
+  if (type === "vcore") return number(value / 1000, beside / 1000);
   if (BYTES.test(type)) return bytes(value);
-  return number(value);
+  return number(value, beside);
+}
+
+/** What is used of something: "299 of 753 cores". */
+export function usedOf(type, used, total) {
+  return `${quantity(type, used, total)} of ${quantity(type, total)}${unit(type) ? ` ${unit(type)}` : ""}`;
 }
 
 /** What behind a quantity makes it a noun. */
@@ -26,11 +31,11 @@ export function bytes(value) {
   return (value < 0 ? "−" : "") + short(left) + BINARY[step];
 }
 
-/** A number: exact up to 99,999, then with k, M, G. */
-export function number(value) {
+/** A number: exact up to 99,999, then with k, M, G. Beside a larger one it is as coarse as that. */
+export function number(value, beside = value) {
   const size = Math.abs(value);
   const sign = value < 0 ? "−" : "";
-  if (size < 100_000) return sign + (Number.isInteger(size) ? grouped(size) : short(size));
+  if (size < 1000 || Math.max(size, Math.abs(beside)) < 100_000) return sign + (Number.isInteger(size) ? grouped(size) : short(size));
   for (const [limit, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (size >= limit) return sign + short(size / limit) + letter;
   }

@@ -18,7 +18,7 @@ export function bar({ used, total, pending = 0, mark = 0, label }) {
   const share = percent(used, total);
   const part = (value) => `${Math.max(0, Math.min(100, (100 * value) / scale)).toFixed(2)}%`;
   const wanted = Math.min(pending, Math.max(0, total - used));
-  return h("span", { class: `meter ${level(share)}`, role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.min(100, share ?? 0), "aria-valuetext": share === null ? "no limit" : `${share} %` },
+  return h("span", { class: `meter ${level(share)}`, role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.min(100, share ?? 0), "aria-valuetext": share === null ? "none to be had" : `${share} %` },
     h("span", { class: "used", style: { width: part(used) } }),
     wanted > 0 ? h("span", { class: "wanted", style: { left: part(used), width: part(wanted) } }) : null,
     mark > 0 && mark <= total ? h("span", { class: "mark", style: { left: part(mark) } }) : null);
@@ -41,6 +41,11 @@ export function dotted(name) {
 
 export function figure(label, value, note = null) {
   return h("div", { class: "figure" }, h("dt", {}, label), h("dd", {}, h("b", {}, value), note ? h("span", { class: "note" }, note) : null));
+}
+
+/** That a thing is not here; where it is, if it is in another partition. */
+export function absent(context, view, text, elsewhere = []) {
+  return h("p", { class: "empty" }, text, elsewhere.map((partition) => [" ", h("a", { href: context.link(view, context.thing, { partition }) }, `It is in partition ${partition}.`)]));
 }
 
 /** The page of a long list that the address names, and the buttons to turn it. */

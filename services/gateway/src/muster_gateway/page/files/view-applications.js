@@ -5,7 +5,7 @@ import { timeline } from "./chart.js";
 import { h } from "./dom.js";
 import { ago, count, duration, grouped, moment, ms, of, resource, types } from "./format.js";
 import { life } from "./life.js";
-import { chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
+import { absent, chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
 import { reason } from "./words.js";
 
 export const title = "Applications";
@@ -97,8 +97,8 @@ function renderList(context, { apps, queues }) {
           h("caption", { class: "sr" }, "Applications"),
           h("thead", {}, h("tr", {},
             sortable("Application", "id", sort, by), sortable("State", "state", sort, by), sortable("Queue", "queue", sort, by, { class: "wide" }), sortable("User", "user", sort, by, { class: "wide" }),
-            sortable("Uses", "used", sort, by, { class: "medium", "data-first": "down" }), sortable("Allocations", "allocations", sort, by, { class: "num medium", "data-first": "down" }),
-            sortable("Asks", "asks", sort, by, { class: "num", "data-first": "down" }), sortable("Came", "submitted", sort, by, { class: "num medium", "data-first": "down" }))),
+            sortable("Uses", "used", sort, by, { class: "medium takes", "data-first": "down" }), sortable("Allocations", "allocations", sort, by, { class: "num medium", "data-first": "down" }),
+            sortable("Asks that wait", "asks", sort, by, { class: "num", "data-first": "down" }), sortable("Submitted", "submitted", sort, by, { class: "num medium", "data-first": "down" }))),
           h("tbody", {}, shown.map((app) => row(context, app))))
       : h("p", { class: "empty" }, filtered ? "No application is like that." : "No application is active."),
     pager,
@@ -107,10 +107,10 @@ function renderList(context, { apps, queues }) {
 
 function row(context, app) {
   return h("tr", { key: app.id },
-    h("th", { scope: "row" }, h("a", { href: context.link("applications", app.id) }, app.id), h("span", { class: "narrow note" }, dotted(app.queue), ` · ${app.user} · ${ago(app.submitted)}`)),
+    h("th", { scope: "row" }, h("a", { href: context.link("applications", app.id) }, app.id), h("span", { class: "narrow note" }, dotted(app.queue), ` · ${app.user} · `, h("span", { class: "nobreak" }, ago(app.submitted)))),
     h("td", {}, chip(app.state), app.state === "Rejected" ? h("span", { class: "note" }, app.why) : null),
     h("td", { class: "wide" }, h("a", { class: "plainlink", href: context.link("queues", app.queue) }, dotted(app.queue))),
-    h("td", { class: "wide any" }, app.user),
+    h("td", { class: "wide any" }, app.user ? h("a", { class: "plainlink", href: context.link("users", app.user) }, app.user) : "–"),
     h("td", { class: "medium" }, quantities(app.used, "–")),
     h("td", { class: "num medium" }, grouped(app.allocations)),
     h("td", { class: "num" }, app.asks ? h("a", { class: "more", href: context.link("applications", app.id), title: reason(app.why) }, grouped(app.asks)) : "–"),
@@ -121,26 +121,46 @@ function row(context, app) {
 
 async function loadOne(context) {
   const { memory } = context;
-  let [app, why] = memory.over ? [memory.over, null] : await Promise.all([
+  let [app, why] = memory.over ?? await Promise.all([
     context.find(["partition", context.partition, "application", context.thing]),
     context.find(["explain", "application", context.thing], { partition: context.partition }),
   ]);
   app ??= await listed(context, why);
-  if (!app) return { kind: "one", app };
+  if (!app) return { kind: "one", app, elsewhere: await context.elsewhere("application", context.thing) };
+  memory.twins ??= await twins(context);
   await follow(context);
-  return { kind: "one", app, why, story: memory.story };
+  return { kind: "one", app, why, story: memory.story, twins: memory.twins };
 }
 
 /** YuniKorn's path of one application knows none that is over, and no id with a slash: the lists have them. */
 async function listed(context, why) {
   const at = ["partition", context.partition];
-  const lists = why ? [[...at, "queue", queuePart(why.queue), "applications"]] : [[...at, "applications", "completed"], [...at, "applications", "rejected"]];
+  const lives = why && ACTIVE.includes(why.state);
+  const lists = lives ? [[...at, "queue", queuePart(why.queue), "applications"]] : [[...at, "applications", "completed"], [...at, "applications", "rejected"]];
   for (const list of lists) {
     const app = (await context.get(list)).find((each) => each.applicationID === context.thing);
-    if (app && !why) context.memory.over = app; // it will not change any more
+    if (app && !lives) context.memory.over = [app, why]; // it will not change any more
     if (app) return app;
   }
   return null;
+}
+
+/** Applications of the same id in other partitions: events do not say which one they mean. */
+async function twins(context) {
+  const others = await context.elsewhere("application", context.thing);
+  const found = await Promise.all(others.map((partition) => context.find(["partition", partition, "application", context.thing])));
+  return others.map((partition, at) => ({ partition, keys: keysOf(found[at]) }));
+}
+
+function keysOf(app) {
+  return new Set([...(app?.allocations ?? []), ...(app?.requests ?? [])].map((each) => each.allocationKey));
+}
+
+/** This application's events, without those that are another's for sure. */
+function own(app, events, others) {
+  if (!others.length) return events;
+  const mine = keysOf(app);
+  return events.filter((event) => mine.has(event.referenceID) || !others.some(({ keys }) => keys.has(event.referenceID)));
 }
 
 /** Reads this application's events: at first the newest so many, then what came since. */
@@ -172,37 +192,37 @@ async function follow(context) {
 }
 
 async function back(context, story, most) {
+  const { memory } = context;
   const until = Math.max(0, story.oldest - most);
   while (story.oldest > until && !story.begun) {
     const start = Math.max(until, story.oldest - EVENTS_BATCH);
     const { data } = await context.page(["events", "batch"], { start, count: story.oldest - start });
     const mine = (data.EventRecords ?? []).filter((event) => event.type === 2 && event.objectID === context.thing);
     story.events.unshift(...mine);
-    story.begun = mine.some((event) => event.eventChangeType === 1 && event.eventChangeDetail === 203) || start === 0;
+    story.begun = !memory.twins.length && mine.some((event) => event.eventChangeType === 1 && event.eventChangeDetail === 203) || start === 0;
     story.looked += story.oldest - start;
     story.oldest = start;
   }
 }
 
-function renderOne(context, { app, why, story }) {
+function renderOne(context, { app, why, story, twins, elsewhere }) {
   const back = h("p", { class: "crumb" }, h("a", { href: context.link("applications") }, "Applications"));
-  if (!app) return [back, h("h1", {}, context.thing), h("p", { class: "empty" }, "There is no such application, or no more: those that are over are forgotten after three days.")];
+  if (!app) return [back, h("h1", {}, context.thing), absent(context, "applications", "There is no such application, or no more: those that are over are forgotten after three days.", elsewhere)];
   const now = Date.now();
-  const found = life(app, story?.events ?? [], now);
+  const found = life(app, own(app, story?.events ?? [], twins), now);
   const held = app.allocations ?? [];
   const waiting = why?.asks ?? [];
   const rows = Number(context.params.lanes) || LANES;
-  const ended = app.finishedTime ? ms(app.finishedTime) : now;
   return [
     back,
     h("div", { class: "head" }, h("h1", {}, app.applicationID), chip(app.applicationState)),
-    why ? h("p", { class: "prose" }, why.sentence ?? why.message) : null,
+    why && !app.rejectedMessage ? h("p", { class: "prose" }, why.sentence ?? why.message) : null,
     app.rejectedMessage ? h("p", { class: "trouble" }, `Rejected: ${app.rejectedMessage}`) : null,
     h("dl", { class: "figures" },
       h("div", { class: "figure" }, h("dt", {}, "Queue"), h("dd", {}, h("a", { href: context.link("queues", app.queueName) }, app.queueName))),
-      figure("User", app.user ?? "–", (app.groups ?? []).join(", ") || null),
-      figure("Came", ago(app.submissionTime, now), moment(app.submissionTime)),
-      figure(app.finishedTime ? "Took" : "For", duration(ended - ms(app.submissionTime))),
+      h("div", { class: "figure" }, h("dt", {}, "User"), h("dd", {}, app.user ? h("a", { href: context.link("users", app.user) }, app.user) : "–", why?.group ? h("span", { class: "note" }, "counts in group ", h("a", { href: context.link("groups", why.group) }, why.group)) : null)),
+      figure("Submitted", ago(app.submissionTime, now), moment(app.submissionTime)),
+      app.finishedTime ? figure("Took", duration(ms(app.finishedTime - app.submissionTime))) : null,
       figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
       figure("Asks that wait", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
     waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why it waits"), whys(waiting), formerly(why.history ?? [], now)) : null,
@@ -213,6 +233,7 @@ function renderOne(context, { app, why, story }) {
       h("p", { class: "legend" }, h("span", { class: "key wait" }, "asked for"), h("span", { class: "key run" }, "allocated"), h("span", { class: "key bad" }, "preempted, timed out or lost")),
       found.asks.length > rows ? h("p", {}, h("button", { type: "button", on: { click: () => context.set({ lanes: found.asks.length }, { again: false }) } }, `Show all ${grouped(found.asks.length)} asks`)) : null,
       story && !story.begun ? h("p", { class: "note" }, `Looked through the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,
+      twins.map(({ partition }) => h("p", { class: "note" }, `There is another application of this id, in partition ${partition}. What is over may be of either: events do not say it. `, h("a", { href: context.link("applications", context.thing, { partition }) }, "Show that one"))),
       statesTable(app)),
     held.length ? allocations(context, held) : null,
     (app.placeholderData ?? []).length && !why?.gang ? h("p", { class: "note" }, `It had a gang of ${app.placeholderData.map((each) => `${each.count} ${each.taskGroupName}`).join(", ")}.`) : null,

@@ -4,7 +4,7 @@ import { ApiError, lines } from "./api.js";
 import { h } from "./dom.js";
 import { clock, grouped, ms } from "./format.js";
 import { field, options } from "./parts.js";
-import { TYPES, sentence } from "./words.js";
+import { TYPES, aboutGroup, sentence } from "./words.js";
 
 export const title = "Events";
 // The stream says by itself what is new: this is how often it is looked at whether it is still there.
@@ -100,20 +100,20 @@ export function render(context, { events }) {
     h("h1", {}, "Events"),
     h("form", { class: "filters", role: "search", "aria-label": "Filter events", on: { submit: (event) => event.preventDefault() } },
       field("Text", h("input", { type: "search", name: "q", value: q, placeholder: "name or message", on: { input: (event) => set({ q: event.target.value }) } })),
-      field("About", h("select", { name: "type", value: type, on: { change: (event) => set({ type: event.target.value }) } }, options(Object.entries(TYPES).filter(([number]) => number !== "1"), "Everything"))),
+      field("About", h("select", { name: "type", value: type, on: { change: (event) => set({ type: event.target.value }) } }, options(Object.entries(TYPES).filter(([number]) => number !== "1").map(([number, name]) => [number, number === "5" ? "User or group" : name]), "Everything"))),
       h("button", { type: "button", "aria-pressed": String(!!memory.paused), on: { click: pause } }, memory.paused ? "Go on" : "Hold")),
-    h("p", { class: "count" }, memory.paused ? "Held: nothing new is read until you go on." : `Newest first; the last ${grouped(Math.min(SHOWN, found.length))} of ${grouped(events.length)} read.`),
+    h("p", { class: "count" }, memory.paused ? "Held: nothing new is read until you go on." : `Newest first; the last ${grouped(Math.min(SHOWN, found.length))} of ${grouped(events.length)} read${context.partitions.length > 1 ? ", of all partitions" : ""}.`),
     found.length ? h("ol", { class: "events" }, found.map((event) => line(context, event))) : h("p", { class: "empty" }, events.length ? "No event is like that." : "No event yet. They appear here as they are decided."),
   ];
 }
 
-const VIEW_OF = { 2: "applications", 3: "nodes", 4: "queues" };
+const VIEW_OF = { 2: "applications", 3: "nodes", 4: "queues", 5: "users" };
 
 function line(context, event) {
-  const view = VIEW_OF[event.type];
+  const view = event.objectID === "*" ? null : aboutGroup(event) ? "groups" : VIEW_OF[event.type];
   const at = ms(event.timestampNano);
   return h("li", { key: event.id, class: `t${event.type}` },
     h("time", { datetime: new Date(at).toISOString() }, clock(at, { millis: true })),
-    h("span", { class: "type" }, TYPES[event.type] ?? `type ${event.type}`),
+    h("span", { class: "type" }, aboutGroup(event) ? "Group" : TYPES[event.type] ?? `type ${event.type}`),
     h("span", {}, view ? h("a", { href: context.link(view, event.objectID) }, event.objectID) : h("b", {}, event.objectID), ` ${sentence(event)}`));
 }

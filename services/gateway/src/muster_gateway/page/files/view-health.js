@@ -34,18 +34,18 @@ export function render(context, { gateway, checks, managers, snapshot }) {
       h("table", { class: "list checks" }, h("caption", { class: "sr" }, "Health checks"),
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "What must hold"), h("th", { scope: "col" }, "Holds"), h("th", { scope: "col" }, "Found"))),
         h("tbody", {}, checks.HealthChecks.map((each, at) => h("tr", { key: at },
-          h("th", { scope: "row" }, each.Description, h("span", { class: "note" }, each.Name)),
+          h("th", { scope: "row" }, each.Description, h("span", { class: "note" }, each.Name), each.Succeeded ? null : h("span", { class: "slim trouble" }, each.DiagnosisMessage)),
           h("td", {}, each.Succeeded ? h("span", { class: "yes" }, "✓ yes") : h("span", { class: "no" }, "✗ no")),
           h("td", {}, each.DiagnosisMessage)))))),
     h("section", { class: "card", "aria-labelledby": "rms" },
       h("h2", { id: "rms" }, "Resource managers"),
       managers.length
         ? h("table", { class: "list" }, h("caption", { class: "sr" }, "Registered resource managers"),
-            h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Resource manager"), h("th", { scope: "col" }, "Life"), h("th", { scope: "col", class: "medium" }, "Callbacks"), h("th", { scope: "col", class: "num medium" }, "Registrations"), h("th", { scope: "col", class: "num" }, "Since"))),
+            h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Resource manager"), h("th", { scope: "col" }, "State"), h("th", { scope: "col", class: "medium" }, "Callbacks"), h("th", { scope: "col", class: "num medium" }, "Registrations"), h("th", { scope: "col", class: "num" }, "Registered"))),
             h("tbody", {}, managers.map((each) => h("tr", { key: each.rmID },
               h("th", { scope: "row" }, h("a", { href: hash("overview", "", { rm: each.rmID }) }, each.rmID), h("span", { class: "note" }, [each.version, each.policyGroup].filter(Boolean).join(" · "))),
               h("td", {}, chip(each.life.charAt(0) + each.life.slice(1).toLowerCase()), each.held ? h("span", { class: "note" }, `paused by an operator${each.heldReason ? `: ${each.heldReason}` : ""}`) : null),
-              h("td", { class: "medium" }, each.callbacksConnected ? each.callbacks.join(", ") || "connected" : h("span", { class: "faint" }, "none")),
+              h("td", { class: "medium" }, each.callbacksConnected ? each.callbacks.join(", ") || "connected" : h("span", { class: "faint" }, "not connected")),
               h("td", { class: "num medium" }, grouped(each.registrations)), h("td", { class: "num" }, ago(each.registered))))))
         : h("p", { class: "empty" }, "No resource manager is registered.")),
     snapshot ? processes(snapshot) : null,
@@ -56,8 +56,8 @@ function processes({ runtime, scheduler: { tally } }) {
   return h("section", { class: "card", "aria-labelledby": "process" },
     h("h2", { id: "process" }, "Process and counts"),
     h("dl", { class: "figures" },
-      runtime.processes.map((each) => [figure(`Memory of ${each.name}`, bytes(each.memoryBytes), `${each.host}, pid ${each.pid}`), figure("Up", duration(each.uptimeSeconds * 1000)), figure("CPU", duration(each.cpuSeconds * 1000))]),
-      figure("View behind", runtime.viewLagRecords ? count(runtime.viewLagRecords, "record") : "nothing"),
+      runtime.processes.map((each) => [figure(`Memory of ${each.name}`, bytes(each.memoryBytes), `${each.host}, pid ${each.pid}`), figure("Up", duration(each.uptimeSeconds * 1000)), figure("CPU time", duration(each.cpuSeconds * 1000))]),
+      figure("Figures", runtime.viewLagRecords ? `${count(runtime.viewLagRecords, "record")} behind` : "up to date"),
       figure("Allocated so far", grouped(tally.allocated)), figure("Released", grouped(tally.released)), figure("Preempted", grouped(tally.preempted)),
       figure("Timed out", grouped(tally.timedOut)), figure("Replaced", grouped(tally.replaced)), figure("Applications rejected", grouped(tally.applicationsRejected)), figure("Asks rejected", grouped(tally.asksRejected)), figure("Events", grouped(tally.events))));
 }

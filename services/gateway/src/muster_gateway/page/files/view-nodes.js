@@ -1,8 +1,8 @@
 // Nodes as a heat map, each a small square that says how full it is; and one of them, with what is on it.
 
 import { fill, h } from "./dom.js";
-import { ago, count, grouped, natural, of, percent, quantity, types } from "./format.js";
-import { bar, chip, field, options, paged, quantities } from "./parts.js";
+import { ago, count, grouped, natural, of, percent, quantity, types, usedOf } from "./format.js";
+import { absent, bar, chip, field, options, paged, quantities } from "./parts.js";
 import { reason } from "./words.js";
 
 export const title = "Nodes";
@@ -17,7 +17,8 @@ export async function load(context) {
     context.get(["metrics", "snapshot"], { sections: "scheduler,nodes", nodes: NODES_MAX, partition: context.partition }),
     context.thing ? context.find(["explain", "node", context.thing], { partition: context.partition }) : null,
   ]);
-  return { nodes: snapshot.nodes, total: snapshot.scheduler.nodes, single };
+  const elsewhere = context.thing && !single ? await context.elsewhere("node", context.thing) : [];
+  return { nodes: snapshot.nodes, total: snapshot.scheduler.nodes, single, elsewhere };
 }
 
 /** How full a node is, of one type or ("") of the fullest; null: it has none of the type. */
@@ -28,7 +29,7 @@ function fullness(node, type) {
   return capacity > 0 || used > 0 ? percent(used, capacity) : null;
 }
 
-export function render(context, { nodes, total, single }) {
+export function render(context, { nodes, total, single, elsewhere }) {
   const { type = "", q = "", sort = "name" } = context.params;
   const kinds = types(...nodes.map((each) => each.capacity));
   const wanted = q.toLowerCase();
@@ -39,7 +40,7 @@ export function render(context, { nodes, total, single }) {
   const set = (params) => context.set({ page: "", ...params }, { again: false });
   return [
     h("h1", {}, "Nodes"),
-    context.thing ? detail(context, single) : null,
+    context.thing ? detail(context, single, elsewhere) : null,
     h("form", { class: "filters", role: "search", "aria-label": "Choose nodes", on: { submit: (event) => event.preventDefault() } },
       field("Colour by", h("select", { name: "type", value: type, on: { change: (event) => set({ type: event.target.value }) } }, options(kinds, "Fullest type"))),
       field("Order", h("select", { name: "sort", value: sort, on: { change: (event) => set({ sort: event.target.value }) } }, h("option", { value: "name" }, "Name"), h("option", { value: "full" }, "Fullest first"))),
@@ -189,7 +190,7 @@ class HeatMap {
 }
 
 function told({ node, share }, type) {
-  const used = types(node.capacity).map((each) => `${each} ${quantity(each, of(node.capacity, each) - of(node.available, each))} of ${quantity(each, of(node.capacity, each))}`);
+  const used = types(node.capacity).map((each) => `${each} ${usedOf(each, of(node.capacity, each) - of(node.available, each), of(node.capacity, each))}`);
   return `${share === null ? `has no ${type}` : `${share}% full`}${node.schedulable ? "" : ", draining"} · ${count(node.allocations, "allocation")} · ${used.join(", ")}`;
 }
 
@@ -230,9 +231,9 @@ function table(context, found, type) {
       h("td", { class: "num" }, grouped(node.allocations)))))), pager];
 }
 
-function detail(context, node) {
+function detail(context, node, elsewhere) {
   const close = h("a", { class: "away", href: context.link("nodes", "", carried(context)), "aria-label": "Close this node" }, "Close");
-  if (!node) return h("section", { class: "card detail" }, h("div", { class: "head" }, h("h2", {}, context.thing), close), h("p", { class: "empty" }, "There is no such node, or no more."));
+  if (!node) return h("section", { class: "card detail" }, h("div", { class: "head" }, h("h2", {}, context.thing), close), absent(context, "nodes", "There is no such node, or no more.", elsewhere));
   const waiting = Object.entries(node.waiting.reasons);
   return h("section", { class: "card detail", "aria-label": `Node ${node.node}` },
     h("div", { class: "head" }, h("h2", {}, node.node), chip(!node.schedulable ? "Draining" : node.ready ? "Ready" : "Not ready"), close),
@@ -240,7 +241,7 @@ function detail(context, node) {
     h("div", { class: "uses" }, types(node.capacity, node.allocated).map((type) => {
       const [held, others, total] = [of(node.allocated, type), of(node.occupied, type), of(node.capacity, type)];
       return h("div", { class: "use", key: type },
-        h("span", { class: "what" }, h("span", { class: "type" }, type), `${quantity(type, held + others)} of ${quantity(type, total)}`),
+        h("span", { class: "what" }, h("span", { class: "type" }, type), usedOf(type, held + others, total)),
         bar({ used: held + others, total, label: `${type} used` }),
         others ? h("span", { class: "note" }, `${quantity(type, others)} by others`) : null);
     })),

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { plot } from "./chart.js";
-import { count, duration, grouped, ms, number, of, percent, quantity, types, unit } from "./format.js";
+import { count, duration, grouped, ms, number, of, percent, quantity, types, usedOf } from "./format.js";
 import { bar, chip, figure, level } from "./parts.js";
 import { reason } from "./words.js";
 
@@ -30,6 +30,7 @@ export async function load(context) {
 
 export function render(context, { snapshot, before, apps, containers, health, partition }) {
   const { scheduler, runtime } = snapshot;
+  const alone = context.partitions.length < 2; // what the RM counts for all its partitions is this one's
   const states = { ...(partition?.applications ?? {}), ...scheduler.applications };
   return [
     h("h1", {}, "Overview"),
@@ -38,11 +39,11 @@ export function render(context, { snapshot, before, apps, containers, health, pa
       h("h2", { id: "now", class: "sr" }, "Now"),
       h("dl", { class: "figures" },
         figure("Nodes", grouped(scheduler.nodes), scheduler.nodesDraining ? `${grouped(scheduler.nodesDraining)} draining` : null),
-        figure("Allocations", grouped(scheduler.allocations), rate(before, snapshot)),
+        figure("Allocations", grouped(scheduler.allocations), alone ? rate(before, snapshot) : null),
         figure("Asks that wait", grouped(scheduler.asksPending), scheduler.reservations ? count(scheduler.reservations, "reservation") : null),
-        figure("Decision", decision(before, snapshot), "on average"),
+        figure("Time per decision", decision(before, snapshot), "on average"),
         figure("Health", health.Healthy ? "good" : "trouble", health.Healthy ? null : count(health.HealthChecks.filter((each) => !each.Succeeded).length, "check") + " failed"),
-        figure("View behind", runtime.viewLagRecords ? count(runtime.viewLagRecords, "record") : "nothing", runtime.viewLagRecords ? duration(runtime.viewLagSeconds * 1000) : null))),
+        figure("Figures", runtime.viewLagRecords ? `${duration(runtime.viewLagSeconds * 1000)} old` : "up to date", runtime.viewLagRecords ? `${count(runtime.viewLagRecords, "record")} behind` : null))),
     h("div", { class: "two" },
       h("section", { class: "card", "aria-labelledby": "states" },
         h("h2", { id: "states" }, "Applications"),
@@ -51,7 +52,7 @@ export function render(context, { snapshot, before, apps, containers, health, pa
         STATES.some((each) => of(states, each)) ? null : h("p", { class: "empty" }, "None has come yet.")),
       waiting(context, scheduler)),
     h("section", { "aria-labelledby": "history" },
-      h("h2", { id: "history" }, "History"),
+      h("h2", { id: "history" }, "History", alone ? null : h("span", { class: "beside" }, ` of all ${context.partitions.length} partitions`)),
       h("div", { class: "two plots" },
         plot(apps.map((each) => [ms(each.timestamp), Number(each.totalApplications)]), { title: "Running applications", width: plotWidth(context), kind: "a", now: Date.now() }),
         plot(containers.map((each) => [ms(each.timestamp), Number(each.totalContainers)]), { title: "Allocations", width: plotWidth(context), kind: "b", now: Date.now() }))),
@@ -74,7 +75,7 @@ function gauges(context, scheduler) {
     return h("div", { class: `gauge ${level(share)}`, key: type },
       h("div", { class: "head" }, h("h2", {}, type), h("span", { class: "share" }, share === null ? "–" : `${share}%`)),
       bar({ used, total, pending, label: `${type} allocated` }),
-      h("p", {}, `${quantity(type, used)} of ${quantity(type, total)} ${unit(type)}`, pending ? h("span", { class: "more" }, ` +${quantity(type, pending)} wanted`) : null));
+      h("p", {}, usedOf(type, used, total), pending ? h("span", { class: "more" }, ` +${quantity(type, pending)} wanted`) : null));
   }));
 }
 

@@ -3,6 +3,8 @@
 import { resource } from "./format.js";
 
 export const TYPES = { 1: "Request", 2: "Application", 3: "Node", 4: "Queue", 5: "User" };
+// Of those of type 5: limits, links and usage of groups.
+const OF_GROUPS = [601, 602, 604];
 const NONE = 0;
 const SET = 1;
 const ADD = 2;
@@ -42,6 +44,11 @@ export function sentence(event) {
   // (Split, not replaced: what is put in may hold the signs itself.)
   const said = words.split(/([@#])/).map((part) => (part === "@" ? event.referenceID ?? "?" : part === "#" ? resource(quantities(event)) : part)).join("");
   return event.message ? `${said}: ${event.message}` : said;
+}
+
+/** Whether an event of users is one of a group. */
+export function aboutGroup(event) {
+  return event.type === 5 && OF_GROUPS.includes(event.eventChangeDetail);
 }
 
 /** An event's resource as quantities by type. */

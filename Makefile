@@ -17,9 +17,11 @@ OPENB_ARGS ?=
 
 RUN_TIME := requirements/muster.lock requirements/build.lock
 DEVELOPMENT := requirements/dev.lock requirements/build.lock
-# Short tests share the machine; whole systems, and what is killed or measured, get it for themselves.
+# Short tests share the machine. Whole systems mostly wait: so many files at a time, in this order (the outages wait
+# longest). What is killed in the middle of its work, or looked at, gets the machine for itself.
 PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/scenario tests/simulation)
-SERIAL_TESTS := $(wildcard tests/integration tests/e2e tests/page tests/chaos tests/perf)
+SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/integration tests/e2e tests/perf)
+ALONE_TESTS := $(filter-out $(SYSTEM_TESTS),$(wildcard tests/page tests/chaos/test_*.py))
 
 .PHONY: help install install-dev demo examples example-external test test-unit check format simulate simulate-gangs simulate-callbacks simulate-external bench bench-core bench-export bench-derive bench-events bench-external bench-view openb figures proto lock compose-test clean
 
@@ -53,7 +55,8 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 	@scripts/test-servers
 	@status=0; \
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PARALLEL_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest $(SERIAL_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(SYSTEM_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest $(ALONE_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 test-unit: install-dev ## the tests that need no server

@@ -241,8 +241,9 @@ class Rm:
             self.runs[name] = item
             self.heard.append(told)
             used = sum(_vcore(held) for held in self.runs.values() if held.nodeID == item.nodeID)
-            if used > self._vcores[item.nodeID]:
-                self.overcommitted.append(f"{name} on {item.nodeID}: {used} of {self._vcores[item.nodeID]} vcores")
+            has = self._vcores.get(item.nodeID, 0)  # (nodes of another kind have none)
+            if used > has:
+                self.overcommitted.append(f"{name} on {item.nodeID}: {used} of {has} vcores")
 
     async def _released(self, items: Sequence[si.AllocationRelease]) -> None:
         for item in items:

@@ -83,3 +83,17 @@ async def test_without_any_rm_it_is_empty(bench: Bench) -> None:
     assert list(dump) == KEYS
     assert all(dump[key] == [] for key in ("partitions", "applications", "nodes", "queues", "placementRules"))
     assert dump["config"]["Partitions"] == []
+
+
+async def test_a_type_that_comes_after_a_refusal(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=10_000)
+    rm.cluster.app("bad", "root.nope")
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        assert len((await client.get(f"{P}/applications/rejected")).json()) == 1
+        rm.cluster.node("n2", card=3)
+        await bench.write(rm)
+        (refused,) = (await client.get(f"{P}/applications/rejected")).json()
+        assert "pendingResource" not in refused
+        assert (await client.get("/debug/fullstatedump")).json()["applications"] == [refused]

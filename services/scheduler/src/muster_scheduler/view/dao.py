@@ -522,7 +522,8 @@ def application_head(partition: Partition, app: Application) -> ApplicationHeadD
         application_id=app.app_id,
         used_resource=usage.held(app),
         max_used_resource=usage.most_held(app),
-        pending_resource=partition.types.quantities(app.pending),
+        # (Of one that was refused nothing is pending: its sums do not grow with the types that come later.)
+        pending_resource=partition.types.quantities(app.pending) if app.state is not AppState.REJECTED else {},
         partition=partition.name,
         queue_name=app.requested_queue if app.state is AppState.REJECTED else app.queue.path,
         submission_time=app.submitted_ns,

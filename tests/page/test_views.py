@@ -136,7 +136,7 @@ async def test_why_it_waits_is_said_in_sentences(muster: Up, opened: Opened) -> 
 
 
 async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) -> None:
-    page = await opened(f"{muster.http}/#/nodes?rm=large")
+    page = await opened(f"{muster.http}/#/nodes?rm=large", clock=True)
     canvas = page.get_by_role("application")
     await expect(canvas).to_have_attribute("aria-label", f"{NODES:,} nodes by how full they are")
     said = page.locator("#heatsaid")
@@ -150,7 +150,7 @@ async def test_the_heat_map_is_for_the_keyboard_too(muster: Up, opened: Opened) 
     down = (await said.inner_text()).split()[0]
     # It stays where it is, and has the focus, when the figures come anew.
     async with page.expect_response("**/metrics/snapshot**"):
-        pass
+        await page.clock.fast_forward(5000)
     await expect(said).to_contain_text(down)
     await expect(canvas).to_be_focused()
     await page.keyboard.press("Enter")
@@ -305,13 +305,14 @@ async def test_hostile_names_are_text(muster: Up, opened: Opened, view: str) -> 
         await page.locator("main").get_by_role("link", name=HOSTILE_APP, exact=True).click()
         await expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_APP)
         await expect(page.locator("svg.timeline rect.run")).to_have_count(1)
-        again = await opened(page.url)
-        await expect(again.get_by_role("heading", level=1)).to_have_text(HOSTILE_APP)
+        await page.reload()
+        await expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_APP)
 
 
 async def test_what_is_gone_is_said(muster: Up, opened: Opened) -> None:
+    page = await opened(muster.http)
     for view, said in (("applications", "no such application"), ("queues", "no such queue"), ("nodes", "no such node")):
-        page = await opened(f"{muster.http}/#/{view}/g/one?{PROD}")
+        await page.goto(f"{muster.http}/#/{view}/g/one?{PROD}")
         await expect(page.locator("main")).to_contain_text(said)
         await expect(page.locator("main")).to_contain_text("g/one")
 

@@ -111,8 +111,9 @@ async def test_a_large_configuration_is_read_beside_the_event_loop(
             rm.info.config = f"partitions: [{{name: default, queues: [{queues}]}}]"
             value = encode_registration(rm.info)
             await bench.commit(rm.partition, [rm.own_record(), rm.record("reg", "-", value=value)])
-            shown = (await client.get("/ws/v1/resource-manager/configuration")).json()
-            assert f"n{registrations}" in str(shown)
+            async with asyncio.timeout(30):  # (a large one takes longer to read than an answer waits for what is new)
+                while f"n{registrations}" not in (await client.get("/ws/v1/resource-manager/configuration")).text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             names = (await client.get("/ws/v1/partition/default/queues")).json()["childNames"]
             assert f"root.n{registrations}" in names
     assert len(threads) == 2

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from page import world
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
+# A machine that has much else to do: nothing is held against how fast it is.
+PATIENCE_MS = 30_000
 SHOTS = Path(__file__).parents[2] / ".artefacts" / "page"
 
 Opened = Callable[..., Awaitable[Page]]
@@ -39,6 +41,7 @@ def chromium() -> str:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
         # (A container has neither the rights that the sandbox needs nor much shared memory.)
         arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
@@ -87,7 +90,7 @@ async def opened(browser: Browser) -> AsyncIterator[Opened]:
         page = await context.new_page()
         if clock:  # it goes as ever, and can be put forward
             await page.clock.install()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", heard)
         page.on("pageerror", lambda error: said.append(str(error)))
         await page.goto(url)

@@ -176,7 +176,7 @@ async def test_a_gateway_that_is_away_is_said_and_waited_for(guarded: Up, opened
     async with world.Rm(guarded, "empty", world.LARGE):
         # A cluster without anything.
         await page.clock.fast_forward(3000)
-        await expect(page.get_by_role("heading", name="The cluster is empty")).to_be_visible(timeout=20_000)
+        await expect(page.get_by_role("heading", name="The cluster is empty")).to_be_visible()
         await page.get_by_role("link", name="Users").click()
         await expect(page.locator("main")).to_contain_text("No user has an application")
         await page.get_by_role("link", name="Applications", exact=True).click()
@@ -200,5 +200,5 @@ async def test_a_gateway_that_is_away_is_said_and_waited_for(guarded: Up, opened
         assert len(asked) <= tries + 2
         await page.context.set_offline(False)
         await page.get_by_role("button", name="Try now").click()
-        await expect(notice).to_have_count(0, timeout=20_000)
+        await expect(notice).to_have_count(0)
         await expect(page.locator("#status")).to_contain_text("live")

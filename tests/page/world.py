@@ -14,7 +14,7 @@ from muster_client import Callbacks, ClientSettings, RmClient, application, ask,
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 QUICK = ClientSettings(backoff_min_ms=20, backoff_max_ms=200, close_timeout_s=1, linger_s=0.2)
 GI = 1 << 30
 # Applications of the large cluster, with four allocations each; what a full one has: 5000.

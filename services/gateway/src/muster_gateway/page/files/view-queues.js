@@ -52,7 +52,7 @@ function detail(context, queues, single, position, elsewhere) {
     h("p", { class: "prose" }, position.message),
     h("dl", { class: "figures" },
       figure("Applications", grouped(figures.applications), figures.applicationsMax ? `${grouped(figures.applicationsRunning)} of ${grouped(figures.applicationsMax)} run` : null),
-      figure("Uses at most", `${Math.round(position.share * 100)}%`, "of a guarantee, else of a max"),
+      figure("Fullest type", `${Math.round(position.share * 100)}%`, "of its guarantee, else of its max"),
       figure("Order", single?.sortingPolicy ?? "–", position.leaf ? "of applications" : "of queues"),
       position.maxApplications ? figure("Forming gangs", grouped(position.formingApplications)) : null,
       position.preemptionDelay ? figure("Preemption", `after ${duration(ms(position.preemptionDelay))}`) : null),

@@ -21,12 +21,12 @@ const WORDS = {
   3: {
     [SET]: { 301: "says", 302: "says", 304: "has another capacity: #", 305: "is used by others: #" },
     [ADD]: { 0: "came with #", 303: "takes @: #", 306: "is kept free for @" },
-    [REMOVE]: { 300: "is gone", 303: "is rid of @", 306: "is no longer kept free for @" },
+    [REMOVE]: { 300: "is gone", 303: "no longer holds @", 306: "is no longer kept free for @" },
   },
   4: {
     [SET]: { 400: "is configured anew", 402: "is of another kind", 403: "has the max #", 404: "has the guarantee #", 407: "was cut back to its max" },
     [ADD]: { 0: "came", 401: "was made for an application", 405: "has application @" },
-    [REMOVE]: { 0: "is gone", 401: "was empty, and is gone", 405: "is rid of application @" },
+    [REMOVE]: { 0: "is gone", 401: "was empty, and is gone", 405: "no longer has application @" },
   },
   5: {
     [SET]: { 600: "has a limit in @: #", 601: "has a limit in @: #", 602: "counts application @" },

@@ -45,6 +45,8 @@ _READ_BYTES = 256 * 1024
 _RETRY_AFTER_S = b"1"
 # A reader that takes nothing for so long is cut: later than those behind cut theirs, who can say why.
 _STALLED_S = 60.0
+# Most answers begin before it matters whether the client is still there; for one that takes longer it is looked at.
+_LOOK_AFTER_S = 0.1
 _HEAD_BYTES_MAX = 64 * 1024
 # What the library would put in of itself.
 _NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -58,10 +60,14 @@ class HttpTarget:
     :param url: http://host:port.
     :param name: for messages.
     :param socket_path: of a Unix socket that leads to it, in place of the URL's host and port.
+    :param stalled_s: a reader that takes nothing for so long is cut.
     """
 
-    def __init__(self, url: str, name: str, connect_timeout_s: float, *, socket_path: str = "") -> None:
+    def __init__(
+        self, url: str, name: str, connect_timeout_s: float, *, socket_path: str = "", stalled_s: float = _STALLED_S
+    ) -> None:
         self._url, self._name, self._socket_path = url.rstrip("/"), name, socket_path
+        self._stalled_s = stalled_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
 
@@ -76,11 +82,13 @@ class HttpTarget:
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
         try:
-            response = await self._ask(scope, receive, raw_path)
+            response = await self._ask_while_wanted(scope, receive, raw_path)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.warning("http target away", target=self._name, error=type(error).__name__)
             headers = [(b"retry-after", _RETRY_AFTER_S)]
             await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
+            return
+        if response is None:
             return
         try:
             await self._relay(response, scope, receive, send)
@@ -89,14 +97,39 @@ class HttpTarget:
                 response.close()  # the connection too: there is more on the way
             response.release()
 
+    async def _ask_while_wanted(self, scope: Scope, receive: Receive, raw_path: bytes) -> aiohttp.ClientResponse | None:
+        """The answer's head; None: the client has left meanwhile, which is passed on, so that nobody works for it."""
+        asking, watching = asyncio.current_task(), list[asyncio.Task[None]]()
+        assert asking is not None, "a coroutine runs in a task"
+
+        async def watch() -> None:
+            await _client_gone(receive)
+            asking.cancel()
+
+        timer = asyncio.get_running_loop().call_later(
+            _LOOK_AFTER_S, lambda: watching.append(asyncio.create_task(watch(), name="http client"))
+        )
+        if _has_body(scope["headers"]):
+            timer.cancel()  # who reads the body notices
+        try:
+            return await self._ask(scope, receive, raw_path)
+        except asyncio.CancelledError:
+            if not any(task.done() and not task.cancelled() for task in watching):
+                raise
+            asking.uncancel()
+            return None
+        finally:
+            timer.cancel()
+            for task in watching:
+                task.cancel()
+
     async def _ask(self, scope: Scope, receive: Receive, raw_path: bytes) -> aiohttp.ClientResponse:
         query: bytes = scope.get("query_string", b"")
         url = URL(self._url + (raw_path + (b"?" + query if query else b"")).decode("ascii"), encoded=True)
         given: RawHeaders = scope["headers"]
         headers: CIMultiDict[str] = CIMultiDict()
-        has_body, host = False, b""
+        host = b""
         for name, value in given:
-            has_body = has_body or name in (b"content-length", b"transfer-encoding")
             host = value if name == b"host" else host
         for name, value in end_to_end(given, also=(b"host",), never=IDENTITY_HEADERS):
             headers.add(name.decode("latin-1"), value.decode("latin-1"))
@@ -104,7 +137,11 @@ class HttpTarget:
         if scope.get("client"):
             headers.add("x-forwarded-for", str(scope["client"][0]))
         return await self._opened().request(
-            scope["method"], url, headers=headers, data=_body(receive) if has_body else None, allow_redirects=False
+            scope["method"],
+            url,
+            headers=headers,
+            data=_body(receive) if _has_body(given) else None,
+            allow_redirects=False,
         )
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -143,7 +180,7 @@ class HttpTarget:
             else:
                 await until(self._pass_body(response, send), _client_gone(receive))
         except TimeoutError:
-            log.warning("http reader stalled", target=self._name, path=shown(scope["path"]), after_s=_STALLED_S)
+            log.warning("http reader stalled", target=self._name, path=shown(scope["path"]), after_s=self._stalled_s)
             await cut(scope)
         except (aiohttp.ClientError, OSError) as error:
             # Returning unfinished breaks the connection: the client sees it is cut.
@@ -151,7 +188,7 @@ class HttpTarget:
 
     async def _pass_body(self, response: aiohttp.ClientResponse, send: Send) -> None:
         async for chunk in response.content.iter_any():
-            async with asyncio.timeout(_STALLED_S):
+            async with asyncio.timeout(self._stalled_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -167,6 +204,10 @@ def end_to_end(
     named = {part.strip().lower() for name, value in lower if name == b"connection" for part in value.split(b",")}
     dropped = (_HOP_BY_HOP | named | set(also)) - never
     return [(name, value) for name, value in lower if name not in dropped]
+
+
+def _has_body(headers: RawHeaders) -> bool:
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:

@@ -497,6 +497,34 @@ async def test_only_so_many_may_watch() -> None:
         assert (code, story) == (Code.RESOURCE_EXHAUSTED, "1 calls watch events of 'rm', expected at most 1")
 
 
+async def test_batches_of_old_events_are_bounded_and_watches_wait_for_their_turn() -> None:
+    async with world(ring_capacity=100, old_reads_max=1, old_reads_waiting_max=1) as it:
+        await it.events(0, 3_000)
+        reads = it.publisher.service.old_reads
+        async with reads.turn():
+            # 1. one batch waits, as many as may; the next one is refused, by id and by time
+            waiting = asyncio.create_task(it.batch(from_=From(id=5), count=10))
+            await eventually(lambda: reads.waiting == 1)
+            for place in (From(id=5), From(time_ns=START_NS)):
+                code, story = await it.refused(it.batch(from_=place))
+                assert code is Code.RESOURCE_EXHAUSTED
+                assert story == "older events cannot be read now: 1 answers read them and 1 wait"
+            # 2. a watch is not, and one who leaves gives up its place
+            old, leaving = it.watch(from_=From(id=7)), it.watch(from_=From(id=8))
+            for watch in (old, leaving):
+                await watch.take()
+            await eventually(lambda: reads.waiting == 3)
+            leaving.call.cancel()
+            await eventually(lambda: reads.waiting == 2)
+            # 3. and the ring answers meanwhile
+            assert [each.id for each in (await it.batch(from_=From(id=2_990))).events] == list(range(2_990, 3_000))
+            assert await it.watch(from_=From(id=2_950)).until(2_999) == list(range(2_950, 3_000))
+        assert [each.id for each in (await waiting).events] == list(range(5, 15))
+        assert await old.until(2_999) == list(range(7, 3_000))
+        await eventually(lambda: (reads.running, reads.waiting) == (0, 0))
+        assert reads.running_most == 1
+
+
 async def test_stopping_ends_who_watches_and_says_where_to_go_on() -> None:
     async with world() as it:
         await it.events(0, 5)

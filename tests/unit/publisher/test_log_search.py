@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock
-from muster_bus.log import Record
+from muster_bus.errors import LogUnavailable
+from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
+from muster_event_publisher import metrics
 from muster_event_publisher.errors import SearchTooLong
 from muster_event_publisher.events import batch_of
 from muster_event_publisher.log_search import LogSearch, read_range, tail_start
@@ -100,6 +104,141 @@ async def test_a_search_is_bounded(log: MemoryLog) -> None:
         await search(log, records_max=3_000).read("rare", INSTANCE, 0, 1)
     assert raised.value.records > 3_000
     assert await search(log).read("rare", INSTANCE, 0, 1) is not None
+
+
+# ---- what is read once is not read again -----------------------------------------------------------------------------
+
+
+def costs() -> tuple[int, int]:
+    """Records that were read, and steps to other offsets."""
+    return int(metrics.LOG_LOOKUP_RECORDS._value.get()), int(metrics.LOG_LOOKUP_SEEKS._value.get())
+
+
+async def test_a_walk_reads_each_record_once_and_goes_to_another_offset_once(log: MemoryLog) -> None:
+    await Feeder(log, TOPICS).events("rm", range(10_000))
+    searching, before = search(log), costs()
+    for start in range(0, 10_000, 250):
+        found = await searching.read("rm", INSTANCE, start, 250)
+        assert found is not None
+        assert found.values == [event(n) for n in range(start, start + 250)]
+    after = costs()
+    assert after[0] - before[0] <= 10_000 + 3 * 600  # and what finding the beginning took
+    assert after[1] - before[1] <= 4
+
+
+async def test_the_same_question_again_reads_nothing(log: MemoryLog) -> None:
+    await Feeder(log, TOPICS).events("rm", range(20_000))
+    searching = search(log)
+    first = await searching.read("rm", INSTANCE, 3, 10_000)
+    before = costs()
+    assert await searching.read("rm", INSTANCE, 3, 10_000) == first
+    assert costs() == before
+
+
+async def test_a_guess_finds_what_lies_evenly_in_two_steps_or_three(log: MemoryLog) -> None:
+    await Feeder(log, TOPICS).events("rm", range(60_000))
+    searching, random = search(log), Random(1)
+    await searching.read("rm", INSTANCE, 0, 1)
+    for start in (random.randrange(60_000) for _ in range(20)):
+        before = costs()
+        found = await searching.read("rm", INSTANCE, start, 10)
+        assert found is not None
+        assert found.first_id == start
+        assert costs()[1] - before[1] <= 3
+
+
+async def test_walks_at_different_places_do_not_disturb_each_other(log: MemoryLog) -> None:
+    next_ids, searching, random = await feed_mixed(log, 6, 300), search(log), Random(6)
+    walks: dict[tuple[str, int], list[bytes]] = {(rm_id, n): [] for rm_id in next_ids for n in range(4)}
+    open_walks = sorted(walks)
+    while open_walks:
+        rm_id, number = walk = random.choice(open_walks)
+        values = walks[walk]
+        found = await searching.read(rm_id, INSTANCE, number + len(values), random.randint(1, 900))
+        if found is None:
+            open_walks.remove(walk)
+        else:
+            assert found.first_id == number + len(values)
+            values += found.values
+    for (rm_id, number), values in walks.items():
+        assert values == [event(n) for n in range(number, next_ids[rm_id])]
+
+
+async def test_a_log_that_begins_anew_is_not_mixed_with_the_one_before(log: MemoryLog) -> None:
+    await Feeder(log, TOPICS).events("rm", range(2_000))
+    searching = search(log)
+    await searching.read("rm", INSTANCE, 0, 2_000)
+    other = MemoryLog(TOPICS.specs(), ManualClock())
+    await other.start()
+    await Feeder(other, TOPICS).events("rm", range(500), instance="other")
+    searching._reader = await other.reader(TOPICS.events, 0)
+    searching._reader_at = None
+    found = await searching.read("rm", "other", 0, 2_000)
+    assert found is not None
+    assert len(found.values) == 500
+    assert await searching.read("rm", INSTANCE, 0, 2_000) is None
+    await other.close()
+
+
+class GatedReader:
+    """A reader that has taken its records before it gives them, as Kafka's has; here it waits in between.
+
+    :ivar silent: it gives nothing, as one whose broker is away.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self.gate, self.reading, self.silent = asyncio.Event(), asyncio.Event(), False
+        self.gate.set()
+
+    @property
+    def position(self) -> int:
+        return self._reader.position
+
+    async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        if self.silent:
+            return ()
+        records = await self._reader.read(max_records, timeout_s)
+        self.reading.set()
+        await self.gate.wait()
+        return records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+
+async def test_a_read_that_is_broken_off_loses_nothing_for_the_next(log: MemoryLog) -> None:
+    await Feeder(log, TOPICS).events("rm", range(5_000))
+    searching = search(log)
+    await searching.read("rm", INSTANCE, 0, 700)
+    assert searching._reader is not None
+    searching._reader = gated = GatedReader(searching._reader)  # type: ignore[assignment]
+    gated.gate.clear()
+    gated.reading.clear()
+    task = asyncio.create_task(searching.read("rm", INSTANCE, 700, 2_000))
+    await asyncio.wait_for(gated.reading.wait(), 10)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    gated.gate.set()
+    found = await searching.read("rm", INSTANCE, 700, 2_000)
+    assert found is not None
+    assert (found.first_id, found.values) == (700, [event(n) for n in range(700, 2_700)])
+
+
+async def test_a_log_that_gives_nothing_is_not_taken_for_its_end(log: MemoryLog) -> None:
+    await Feeder(log, TOPICS).events("rm", range(5_000))
+    searching = search(log)
+    await searching.read("rm", INSTANCE, 0, 700)
+    assert searching._reader is not None
+    searching._reader = gated = GatedReader(searching._reader)  # type: ignore[assignment]
+    gated.silent = True
+    with pytest.raises(LogUnavailable, match=r"^no records from position \d+, though the log ends at 5000$"):
+        await searching.read("rm", INSTANCE, 700, 2_000)
+    gated.silent = False
+    found = await searching.read("rm", INSTANCE, 700, 2_000)
+    assert found is not None
+    assert len(found.values) == 2_000
 
 
 async def newest(

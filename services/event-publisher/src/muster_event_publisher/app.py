@@ -24,6 +24,7 @@ from muster_event_publisher.history.exporter import Exporter, Retry
 from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of
 from muster_event_publisher.log_search import LogSearch
 from muster_event_publisher.object_states import ObjectStates
+from muster_event_publisher.old_reads import OldReads
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.rest import EventsRest
 from muster_event_publisher.ring import Rings
@@ -54,6 +55,7 @@ class PublisherService:
     :param sinks: stores for history with their policies; None: those that the settings ask for.
     :param extra_routes: what REST serves beside the events.
     :param view: an application in this process that answers in place of ``settings.view_url``.
+    :ivar old_reads: who reads events older than the rings, and who waits.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class PublisherService:
         self._streams = EventStreams(limits, clock, self._room_of)
         old = settings.serve_from_log
         self._readers = readers_of(settings, topics, clock) if old else []
-        source = EventSource(self.rings, self._searches if old else [], topics, self._readers, self.rm_settings)
+        self.old_reads = OldReads(settings.old_reads_max, settings.old_reads_waiting_max, settings.old_reads_wait_s)
+        searches = self._searches if old else []
+        source = EventSource(self.rings, searches, topics, self._readers, self.rm_settings, self.old_reads)
         target = view or settings.view_url
         self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
         self._rest = EventsRest(source, self._streams, settings, self.problems, extra_routes, self._states)

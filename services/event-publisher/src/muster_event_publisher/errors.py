@@ -8,9 +8,11 @@
     - NotThereYet           OUT_OF_RANGE: the id is still to come
     - NotAsThingsAre        FAILED_PRECONDITION: another instance, or no tracking
     - TooManyWatchers       RESOURCE_EXHAUSTED: a limit of the service
+    - TooManyReaders        RESOURCE_EXHAUSTED: as many as may be read old events already
     - WatchEnded            ABORTED: too far behind, or the ids begin anew; the caller may go on where it was
     - NotNow                UNAVAILABLE: safe to try again
   x OldEventsAway           log or history cannot say now what an old event was; safe to try again
+    - TooManyOldReads       as many as may be read old events already
   x ViewSilent              the view does not say what the objects of events are like; safe to try again
   x SearchTooLong           an event id was not found in the log within the allowed number of records
   x DeriveError             what is derived from the events cannot go on
@@ -96,6 +98,12 @@ class TooManyWatchers(CallRefused):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class TooManyReaders(CallRefused):
+    """Nothing is wrong with the request: later."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 class WatchEnded(CallRefused):
     """The caller may go on where it was."""
 
@@ -113,6 +121,10 @@ class OldEventsAway(PublisherError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"older events cannot be read now: {why}")
+
+
+class TooManyOldReads(OldEventsAway):
+    """A limit of the service: as many as may be read old events already, and as many wait."""
 
 
 class ViewSilent(PublisherError):

@@ -44,6 +44,15 @@ STATES_MISSING = Counter(
     "muster_publisher_object_states_missing_total", "Events sent without the state of their object: it is not known"
 )
 LOG_LOOKUPS = Counter("muster_publisher_log_lookups_total", "Reads of events older than the ring", ["outcome"])
+LOG_LOOKUP_RECORDS = Counter("muster_publisher_log_lookup_records_total", "Records of the log that these have read")
+LOG_LOOKUP_SEEKS = Counter(
+    "muster_publisher_log_lookup_seeks_total", "Times that these went to another offset: on Kafka a fetch anew"
+)
+OLD_READS = Gauge("muster_publisher_old_reads", "Answers that read events older than the ring, now")
+OLD_READS_WAITING = Gauge("muster_publisher_old_reads_waiting", "Answers that wait for their turn to do so")
+OLD_READS_REFUSED = Counter(
+    "muster_publisher_old_reads_refused_total", "Such answers that were refused by a limit", ["limit"]
+)
 
 EXPORTED = Counter("muster_publisher_exported_events_total", "Events handed to a store, durable", ["sink"])
 EXPORT_SECONDS = Histogram("muster_publisher_export_seconds", "Time of one durable write", ["sink"])

@@ -29,9 +29,11 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from muster_service.go_json import error_body
+from muster_service.life import until
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -42,6 +44,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from muster_event_publisher import metrics, render
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, shown
 from muster_event_publisher.object_states import Events, ObjectStates
+from muster_event_publisher.old_reads import Turns
 from muster_event_publisher.ring import EventRing, Piece
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.source import EventSource
@@ -60,6 +63,8 @@ _HEADERS = {
         ["X-Muster-Next-ID", "X-Muster-Events-Source", "X-Muster-Events-Missing", "X-Muster-Events-Note"]
     ),
 }
+# With every 503: what is full now has room soon.
+_TRY_AGAIN = {"Retry-After": "1"}
 # The core compresses from this size on.
 _GZIP_FROM_BYTES = 1400
 # Above this, compressing is done in a thread.
@@ -69,6 +74,26 @@ _SLICE = 200
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 HealthCheck = Callable[[], Awaitable[list[str]]]
+
+
+class _Asked(NamedTuple):
+    """What a batch request is about.
+
+    :param wanted: events that the client wants, of which ``limit`` may be in an answer.
+    :param states: to be added to the events; None: not.
+    """
+
+    ring: EventRing
+    start: int
+    wanted: int
+    limit: int
+    states: ObjectStates | None
+    began_s: float
+
+    @property
+    def most(self) -> int:
+        """Events that the answer may have."""
+        return min(self.wanted, self.limit)
 
 
 @dataclass(slots=True)
@@ -150,14 +175,30 @@ class EventsRest:
         states = self._states_of(query, usually=False)
         if ring is None:
             return await _answer(request, render.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
-        count = min(wanted, limit)
-        # 2. from the ring, or from behind it when it is older. (The ring goes on while this is rendered.)
+        # 2. from the ring, or from behind it when it is older: for one who is still there
+        asked = _Asked(ring, start, wanted, limit, states, began_s)
+        if ring.lowest <= start or not asked.most:
+            return await self._found(request, asked)
+        made: list[ASGIApp] = [_nothing]
+
+        async def make() -> None:
+            async with self._source.old_reads.batch() as turns:
+                made[:] = [await self._found(request, asked, turns)]
+
+        await until(make(), _gone(request))
+        return made[0]
+
+    async def _found(self, request: Request, asked: _Asked, turns: Turns | None = None) -> ASGIApp:
+        """The answer to a batch request; ``turns`` to read what is older than the ring."""
+        ring, start, wanted, limit, states, began_s = asked
+        count = asked.most
+        # 1. the events. (The ring goes on while they are rendered.)
         found = _Batch(ring.lowest, ring.highest, ring.next_id, "ring")
         if ring.lowest <= start:
             await self._render(found, ring, ring.pieces(start, count), states)
         elif count:
-            await self._render_old(found, ring, start, count, states)
-        # 3. and what there is to say about it
+            await self._render_old(found, asked, turns)
+        # 2. and what there is to say about them
         headers = {"X-Muster-Events-Source": found.source, "X-Muster-Next-ID": str(found.go_on_at(start))}
         if found.missing:
             headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in found.missing)
@@ -190,11 +231,10 @@ class EventsRest:
                     found.note_missing(first_id, part)
                 await asyncio.sleep(0)
 
-    async def _render_old(
-        self, found: _Batch, ring: EventRing, start: int, count: int, states: ObjectStates | None
-    ) -> None:
+    async def _render_old(self, found: _Batch, asked: _Asked, turns: Turns | None) -> None:
+        ring, start, states = asked.ring, asked.start, asked.states
         try:
-            old = await self._source.old(ring, start, count)
+            old = await self._source.old(ring, start, asked.most, turns)
         except OldEventsAway as error:
             raise RequestRefused(503, str(error)) from error
         first_id = min(old.first_id, ring.lowest) if old is not None else ring.lowest
@@ -296,7 +336,8 @@ class _Get:
                 answer = await self._handler(request)
             except RequestRefused as refused:
                 body = error_body(refused.status, refused.message)
-                answer = Response(body, refused.status, headers=_HEADERS)
+                headers = _HEADERS | _TRY_AGAIN if refused.status == 503 else _HEADERS
+                answer = Response(body, refused.status, headers=headers)
         await answer(scope, receive, send)
 
 
@@ -323,6 +364,16 @@ async def _not_found(request: Request, _error: Exception) -> Response:
         headers = {"Location": target, "Content-Type": "text/html; charset=utf-8"}
         return Response(f'<a href="{link}">Moved Permanently</a>.\n\n', 301, headers=headers)
     return _plain("404 page not found\n", 404, {})
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client is."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """For nobody."""
 
 
 def _plain(body: str, status: int, headers: dict[str, str]) -> Response:

@@ -44,6 +44,13 @@ class PublisherSettings(BaseModel):
     log_search_records_max: int = Field(
         1_000_000, ge=1, description="records that one look-up of an old event id may read"
     )
+    # Two: while one waits for the log or a store, the other is decoded and rendered. More would not be faster, because
+    # that is one thread's work, which answers from the ring need as well. The line is what they do in a second or two.
+    old_reads_max: int = Field(2, ge=1, description="answers that read events older than the ring at once")
+    old_reads_waiting_max: int = Field(
+        16, ge=0, description="batches that wait for it; more get a 503 (RESOURCE_EXHAUSTED). Streams wait besides"
+    )
+    old_reads_wait_s: float = Field(5.0, gt=0, description="longest wait of such a batch; then the same")
 
     # Streams.
     max_streams: int = Field(100, ge=0, description="open streams in total (maxStreams)")

@@ -13,6 +13,7 @@ from muster_service.event_settings import DEFAULT, EventSettings
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.log_search import LogSearch, OldEvents
+from muster_event_publisher.old_reads import OldReads, Turns
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing, Rings
 
@@ -51,6 +52,7 @@ class EventSource:
 
     :param searches: per partition; empty: events older than the ring are not looked up in the log.
     :param history: asked in this order for what the log does not have either.
+    :ivar old_reads: whose turn it is to read what is older than the ring.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class EventSource:
         topics: Topics,
         history: Sequence[HistoryReader] = (),
         settings: SettingsOfRms | None = None,
+        old_reads: OldReads | None = None,
     ) -> None:
         self.rings = rings
+        self.old_reads = old_reads if old_reads is not None else OldReads()
         self.settings: SettingsOfRms = settings if settings is not None else _Defaults()
         self._searches, self._topics, self._history = searches, topics, history
         self._lines: dict[str, tuple[str, EventLines]] = {}
@@ -98,13 +102,18 @@ class EventSource:
             known = self._lines[ring.rm_id] = (ring.instance, EventLines(min(_LINES_KEPT, ring.capacity)))
         return known[1]
 
-    async def old(self, ring: EventRing, start: int, count: int) -> OldEvents | None:
+    async def old(self, ring: EventRing, start: int, count: int, turns: Turns | None = None) -> OldEvents | None:
         """Events from ``start`` on, or from the first id behind it that exists; None: there are none. At most 10,000.
 
         The log is asked first, then the history. Raises OldEventsAway: one of them cannot say now, and none has the
         event ``start`` itself. (To go on with a later one then would hide events.)
+
+        :param turns: of who asks; None: it waits for a turn for this read. See :mod:`old_reads`.
         """
-        count = min(count, _OLD_EVENTS_MAX)
+        async with (turns or self.old_reads).turn():
+            return await self._old(ring, start, min(count, _OLD_EVENTS_MAX))
+
+    async def _old(self, ring: EventRing, start: int, count: int) -> OldEvents | None:
         found: list[OldEvents] = []
         error: OldEventsAway | None = None
         # 1. the log

@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 # Events per chunk sent: some 60 KB, about a millisecond to render.
 _CHUNK = 256
+# Events older than the ring that are read at once, because beginning to read costs as much as some thousand of them.
+_OLD_CHUNK = 8 * _CHUNK
 # A stream that has caught up rests so long for each stream that is open, before it sends again: what a hundred clients
 # cost does not grow with the rate of decisions, because more events go into one chunk instead.
 _REST_S, _REST_MAX_S = 0.0002, 0.05
@@ -196,19 +198,23 @@ class EventStream:
 
     async def _send_old(self, send: Send, ring: EventRing) -> None:
         try:
-            found = await self._source.old(ring, self.cursor, _CHUNK)
+            found = await self._source.old(ring, self.cursor, _OLD_CHUNK)
         except OldEventsAway as error:
             self._finish("log", str(error))
             return
         first_id = min(found.first_id, ring.lowest) if found else ring.lowest
-        body = [render.resync_line(ring.instance, self.cursor, first_id)] if first_id > self.cursor else []
+        if first_id > self.cursor:
+            await self._put(send, render.resync_line(ring.instance, self.cursor, first_id))
+            self.cursor = first_id
         values = found.values if found and found.first_id == first_id else []
-        texts = [render.event_json(value) for value in values]
-        if self._states is not None:
-            texts = await self._states.add(Events(ring.rm_id, ring.instance, first_id, texts, values))
-        body += [text + b"\n" for text in texts]
-        await self._put(send, b"".join(body))
-        self.cursor = first_id + len(values)
+        for index in range(0, len(values), _CHUNK):
+            part = values[index : index + _CHUNK]
+            texts = [render.event_json(value) for value in part]
+            if self._states is not None:
+                texts = await self._states.add(Events(ring.rm_id, ring.instance, self.cursor, texts, part))
+            await self._put(send, b"".join([text + b"\n" for text in texts]))
+            self.cursor += len(part)
+            await asyncio.sleep(0)
 
     async def _put(self, send: Send, body: bytes) -> None:
         self._patience.sending(True)

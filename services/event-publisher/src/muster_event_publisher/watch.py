@@ -28,6 +28,8 @@ from muster_event_publisher.errors import (
     NotNow,
     NotThereYet,
     OldEventsAway,
+    TooManyOldReads,
+    TooManyReaders,
     TooManyWatchers,
     WatchEnded,
     known_rms,
@@ -44,6 +46,7 @@ from muster_event_publisher.grpc_codec import (
     encode_watched,
     request_event,
 )
+from muster_event_publisher.old_reads import Turns
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.ring import EventRing
 from muster_event_publisher.source import EventSource
@@ -52,6 +55,8 @@ log = structlog.get_logger(__name__)
 
 # Events that are looked at in one go, and bytes that go into one message: well under gRPC's 4 MiB.
 _CHUNK, _CHUNK_BYTES = 256, 512 * 1024
+# Events older than the ring that are read at once, because beginning to read costs as much as some thousand of them.
+_OLD_CHUNK = 8 * _CHUNK
 _BATCH_BYTES = 3 * 1024 * 1024
 # A batch looks at so many events at most: a filter that lets nothing pass must not make one call read everything.
 _BATCH_LOOKS = 100_000
@@ -138,11 +143,23 @@ class Known:
 
 
 class Walk:
-    """A cursor over the events of an RM, through a filter. ``cursor``: the next id to look at."""
+    """A cursor over the events of an RM, through a filter. ``cursor``: the next id to look at.
 
-    def __init__(self, source: EventSource, ring: EventRing, known: Known, cursor: int, wanted: EventFilter) -> None:
+    :param turns: to read what is older than the ring; None: it waits for a turn for each read.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        ring: EventRing,
+        known: Known,
+        cursor: int,
+        wanted: EventFilter,
+        turns: Turns | None = None,
+    ) -> None:
         self.ring, self.cursor = ring, cursor
-        self._source, self._known, self._wanted = source, known, wanted
+        self._source, self._known, self._wanted, self._turns = source, known, wanted, turns
+        self._ahead: Read | None = None
         self._before: list[Seen | None] = []
         self._before_end = -1
 
@@ -158,7 +175,7 @@ class Walk:
             await self._known.index(self.ring)
         start = self.cursor
         # 1. the next events, and the few before that the filter needs
-        read = await _read(self._source, self.ring, start, _CHUNK)
+        read = await self._next(start)
         before = await self._look_back(read.first_id) if self._wanted.looks_back else []
         missing = [(start, read.first_id - 1)] if read.first_id > start else []
         first_id = read.first_id - len(before)
@@ -189,6 +206,21 @@ class Walk:
         self._before, self._before_end = kept, end
         return Step(parts, missing, end - start, read.source)
 
+    async def _next(self, start: int) -> Read:
+        """The next events. Of those older than the ring more are read than are needed, once there is a second time."""
+        ahead = self._ahead
+        index = start - ahead.first_id if ahead is not None else -1
+        if ahead is None or not 0 <= index < len(ahead.values):
+            count = _CHUNK if ahead is None else _OLD_CHUNK
+            read = await _read(
+                self._source, self.ring, start, count if start < self.ring.lowest else _CHUNK, self._turns
+            )
+            self._ahead = ahead = read if read.source != "ring" else None
+            if ahead is None or read.first_id != start:
+                return read._replace(values=read.values[:_CHUNK])
+            index = 0
+        return Read(start, ahead.values[index : index + _CHUNK], ahead.source)
+
     async def _look_back(self, first_id: int) -> list[Seen | None]:
         """What was before an id: up to LOOK_BACK events."""
         if self._before_end == first_id:
@@ -196,7 +228,7 @@ class Walk:
         start = max(0, first_id - LOOK_BACK)
         if start == first_id:
             return []
-        read = await _read(self._source, self.ring, start, first_id - start)
+        read = await _read(self._source, self.ring, start, first_id - start, self._turns)
         values = list(read.values)[: max(0, first_id - read.first_id)]
         if read.first_id + len(values) != first_id:
             return []
@@ -237,8 +269,12 @@ class EventHub:
             raise NoEvents(f"rm_id: no events of {rm_id!a} yet")
         _check_instance(ring, query)
         count = count_of(query, max(self.source.settings.of(rm_id).rest_response_size, 1))
-        cursor = await self._begin(ring, query.place or Place(id=0), query)
-        walk = Walk(self.source, ring, self.known(ring), cursor, query.wanted)
+        async with self.source.old_reads.batch() as turns:
+            return await self._batch(ring, query, count, turns)
+
+    async def _batch(self, ring: EventRing, query: Query, count: int, turns: Turns) -> bytes:
+        cursor = await self._begin(ring, query.place or Place(id=0), query, turns)
+        walk = Walk(self.source, ring, self.known(ring), cursor, query.wanted, turns)
         parts: list[bytes] = []
         missing: list[tuple[int, int]] = []
         source, looked_at, size = "", 0, 0
@@ -328,9 +364,9 @@ class EventHub:
 
     async def begin(self, ring: EventRing, query: Query) -> int:
         """The id that a Watch begins with. Raises CallRefused."""
-        return ring.next_id if query.place is None else await self._begin(ring, query.place, query)
+        return ring.next_id if query.place is None else await self._begin(ring, query.place, query, None)
 
-    async def _begin(self, ring: EventRing, place: Place, query: Query) -> int:
+    async def _begin(self, ring: EventRing, place: Place, query: Query, turns: Turns | None) -> int:
         if place.id is not None:
             # Who names the instance has seen it: another publisher may only be further behind, though not by much.
             if place.id > ring.next_id + (self.limits.lag_records if query.instance else 0):
@@ -339,7 +375,7 @@ class EventHub:
         if place.newest is not None:
             return max(0, ring.next_id - place.newest)
         assert place.time_ns is not None, "one of them is set"
-        return await _first_since(self.source, ring, place.time_ns)
+        return await _first_since(self.source, ring, place.time_ns, turns)
 
 
 class EventWatch:
@@ -547,11 +583,16 @@ def _check_instance(ring: EventRing, query: Query) -> None:
         )
 
 
-async def _read(source: EventSource, ring: EventRing, start: int, count: int) -> Read:
-    """Events from an id on, or from the first one behind it that exists. Raises NotNow."""
+async def _read(source: EventSource, ring: EventRing, start: int, count: int, turns: Turns | None) -> Read:
+    """Events from an id on, or from the first one behind it that exists. Raises NotNow, TooManyReaders.
+
+    :param turns: to read what is older than the ring; None: it waits for a turn for this read.
+    """
     if start < ring.lowest:
         try:
-            found = await source.old(ring, start, count)
+            found = await source.old(ring, start, count, turns)
+        except TooManyOldReads as error:
+            raise TooManyReaders(str(error)) from error
         except OldEventsAway as error:
             raise NotNow(str(error)) from error
         if found is not None and found.first_id < ring.lowest and found.values:
@@ -560,12 +601,12 @@ async def _read(source: EventSource, ring: EventRing, start: int, count: int) ->
     return Read(start, ring.slice(start, count), "ring")
 
 
-async def _first_since(source: EventSource, ring: EventRing, time_ns: int) -> int:
+async def _first_since(source: EventSource, ring: EventRing, time_ns: int, turns: Turns | None) -> int:
     """The id of the first event of a time or later; ids grow with time, so it is found by halving."""
 
     async def is_before(event_id: int, end: int) -> tuple[bool, int]:
         """Whether the first event from an id on is too early, and its id."""
-        read = await _read(source, ring, event_id, _PROBE)
+        read = await _read(source, ring, event_id, _PROBE, turns)
         for number, value in enumerate(read.values, read.first_id):
             if number >= end:
                 break
@@ -584,4 +625,4 @@ async def _first_since(source: EventSource, ring: EventRing, time_ns: int) -> in
         else:
             high = middle
     # (Before it may be ids that are nowhere: it begins with one that exists.)
-    return (await _read(source, ring, low, 1)).first_id if low < ring.next_id else low
+    return (await _read(source, ring, low, 1, turns)).first_id if low < ring.next_id else low

@@ -149,19 +149,20 @@ class Up:
         await self.process.serving(self.grpc)
 
     async def begin(self) -> None:
-        """Starts it, and returns as soon as RMs can talk to it, ready or not."""
+        """Starts it, and returns as soon as RMs and readers can talk to it, ready or not."""
         self.process.start()
-        address, port = self.grpc.split(":")
 
         async def listens() -> bool:
             assert self.process.running, await self.log()
             with suppress(OSError):
-                _, writer = await asyncio.open_connection(address, int(port))
-                writer.close()
+                for each in (self.grpc, self.http.removeprefix("http://")):
+                    address, port = each.split(":")
+                    _, writer = await asyncio.open_connection(address, int(port))
+                    writer.close()
                 return True
             return False
 
-        await eventually(listens, f"{self.grpc} is listened at")
+        await eventually(listens, f"{self.grpc} and {self.http} are listened at")
 
     async def ended(self) -> int:
         """Its exit code, when it has ended by itself."""

@@ -34,7 +34,8 @@ from urllib.parse import parse_qsl
 
 from muster_service.go_json import error_body
 from muster_service.life import until
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -382,7 +383,7 @@ def _plain(body: str, status: int, headers: dict[str, str]) -> Response:
 
 
 async def _own_metrics(request: Request) -> Response:
-    return Response(generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(generate_latest(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -29,6 +29,7 @@ class Told(Shape, kw_only=True):
     application_id: Name = field(name="applicationID")
     allocation_key: Name
     node: Name
+    since: Time
 
 
 class AskPreemption(Shape, kw_only=True):
@@ -48,6 +49,12 @@ class Lacking(Shape, kw_only=True):
     nodes: Count
 
 
+class Closed(Shape, kw_only=True):
+    by: Code
+    source: str
+    nodes: Annotated[int, Meta(ge=1)]
+
+
 class Why(Shape, kw_only=True):
     reason: Code
     resource_type: str
@@ -62,6 +69,7 @@ class Why(Shape, kw_only=True):
     nodes: Count
     reserved_nodes: Count
     lacking: list[Lacking]
+    closed: list[Closed]
     since: Time
     message: Prose
 
@@ -101,6 +109,7 @@ class Past(Shape, kw_only=True):
     node: str
     nodes: Count
     reserved_nodes: Count
+    closed: list[Closed]
     since: Time
     until: Time
     message: Prose
@@ -139,6 +148,7 @@ class Pending(Shape, kw_only=True):
     nodes: Count
     reserved_nodes: Count
     lacking: list[Lacking]
+    closed: list[Closed]
     since: Time
     as_of: Time
     now: Now | None
@@ -242,6 +252,7 @@ class Application(Shape, kw_only=True):
     waiting: Waiting | None
     gang: Gang | None
     history: list[Episode]
+    rejected: str
     at: Time
     sentence: Prose
     message: Prose

@@ -22,6 +22,9 @@ STORIES: dict[str, Callable[[], dict[str, Any]]] = {
     "victims": explained.with_victims,
     "a queue": explained.a_queue,
     "a gang": explained.a_gang,
+    "closed nodes": explained.closed_nodes,
+    "one node closed": explained.one_closed,
+    "after a pause": explained.after_a_pause,
 }
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _UNITS = ("cores", "core", "bytes", "KiB", "MiB", "GiB", "TiB")
@@ -65,6 +68,8 @@ def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
                 yield from _numbers(lasted(at_ns - value[name]))
         yield count(len(value.get("preemption", {}).get("victims", ())), "").strip()
         yield str(sum(value["asks"].values())) if isinstance(value.get("asks"), dict) else ""
+        if value.get("mayAt"):
+            yield from _numbers(lasted(value["mayAt"] - at_ns))
         if "taskGroups" in value:
             yield from _of_a_gang(value["taskGroups"])
         for name, each in value.items():

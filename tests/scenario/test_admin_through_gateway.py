@@ -227,7 +227,7 @@ async def test_a_node_is_drained_and_let_in_again_without_a_word_to_the_rm(world
 
     async def drained() -> bool:
         explained = await world.admin.explain_node(RM, "n/1")
-        return not explained.value["schedulable"] and explained.sentences[0].startswith("It is drained:")
+        return not explained.value["schedulable"] and explained.sentences[0].startswith("It is drained by an operator:")
 
     await world.until(_quiet(drained), "the node says so")
     assert world.told.allocated == ["k1"]

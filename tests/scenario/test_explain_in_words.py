@@ -164,7 +164,10 @@ def drained_node() -> Explained:
 CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
     "the manager of its VMs closed the only host": (
         closed_host,
-        "Ask ask of application app has waited for 3 minutes because the partition has no schedulable node.",
+        (
+            "Ask ask of application app has waited for 3 minutes because the partition has no schedulable node: "
+            "1 node is closed by source vms."
+        ),
     ),
     "what a framework lent is wanted back": (
         lent_out,
@@ -248,7 +251,10 @@ CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
     ),
     "every node is drained": (
         drained_node,
-        "Ask ask of application app has waited for 1 day 1 hour because the partition has no schedulable node.",
+        (
+            "Ask ask of application app has waited for 1 day 1 hour because the partition has no schedulable node: "
+            "1 node is drained by the resource manager."
+        ),
     ),
 }
 
@@ -327,7 +333,7 @@ def test_a_queue_at_its_max_says_since_when_somebody_who_waits_has_found_it_so()
         "Queue root.a uses 0 bytes of its max of 9 GiB and 3 cores of its max of 4 cores, and has 2 asks that wait for "
         "room below a queue's max, for 3 minutes."
     )
-    assert found["message"].endswith("2 asks wait for room below a queue's max of vcore, for 3 minutes.")
+    assert found["message"].endswith("2 asks wait for room below a queue's max (vcore, root.a), for 3 minutes.")
     (full,) = found["history"]
     assert (full["reason"], full["resourceType"], full["limitQueue"]) == ("QUEUE_MAX", "vcore", "root.a")
     assert (full["until"], full["asks"], (found["at"] - full["since"]) / SECOND_NS) == (0, 2, 180)
@@ -336,11 +342,12 @@ def test_a_queue_at_its_max_says_since_when_somebody_who_waits_has_found_it_so()
 def test_an_application_says_what_most_of_what_it_wants_waits_for() -> None:
     gang = placeholders()
     assert application(gang.cluster, gang.app)["sentence"] == (
-        "Application spark is accepted, has 2 allocations and wants 2 more, of which 1 waits for a gang's placeholders."
+        "Application spark is accepted, has 2 allocations and wants 2 more, of which 1 waits for a gang's "
+        "placeholders, for 3 minutes."
     )
     found = application(paused().cluster, "app")
     assert found["sentence"] == (
-        "Application app is running, has 1 allocation and wants 1 more, which waits for room on a node."
+        "Application app is running, has 1 allocation and wants 1 more, which waits for room on a node, for 5 minutes."
     )
     assert [(each["reason"], each["until"], each["asks"]) for each in found["history"]] == [("NO_NODE_HAS_ROOM", 0, 1)]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from builders import Cluster, ask, nodes
+from muster_scheduler.core.closing import Closed, ClosedBy
 from muster_scheduler.core.commands import NodeAction, UpdateAllocations
 from muster_scheduler.core.reasons import Reason, ReasonCode
 
@@ -27,7 +31,7 @@ def test_no_nodes() -> None:
     cluster.ask("x", "k", vcore=1)
     reason = _reason(cluster)
     assert (reason.code, reason.since_ns) == (ReasonCode.NO_NODES, cluster.now_ns)
-    assert reason.sentence() == "The partition has no schedulable node."
+    assert reason.sentence() == "The partition has no node."
 
 
 def test_a_partition_whose_nodes_all_drain_has_none() -> None:
@@ -35,6 +39,8 @@ def test_a_partition_whose_nodes_all_drain_has_none() -> None:
     cluster.do(nodes(NodeAction.CREATE_DRAIN, {"n": {"vcore": 9}}))
     cluster.ask("x", "k", vcore=1)
     assert _reason(cluster).code is ReasonCode.NO_NODES
+    assert _reason(cluster).closed == (Closed(ClosedBy.RM, "", 1),)
+    assert _reason(cluster).sentence().endswith("no schedulable node: 1 node is drained by the resource manager.")
 
 
 def test_larger_than_any_node() -> None:
@@ -56,7 +62,7 @@ def test_larger_than_any_node() -> None:
     )
     assert reason.sentence() == (
         "It asks for 0.007 cores, and the largest node has 0.006 cores in all. "
-        "Of 2 nodes 1 lacks memory and 2 lack vcore."
+        "Of 2 nodes 1 lacks memory and 2 lack vcore. Waiting does not help: a larger node would, or asking for less."
     )
 
 
@@ -138,7 +144,7 @@ def test_queue_max_applications() -> None:
 def test_each_has_a_sentence(code: ReasonCode) -> None:
     sentence = Reason(code, "root.a", "vcore", 1, 2, 3, 4).sentence()
     assert sentence.endswith(".")
-    assert len(sentence) < 120
+    assert len(sentence) < 140
 
 
 def test_the_same_no_again_keeps_its_beginning() -> None:
@@ -184,3 +190,43 @@ def test_a_reason_ends_with_the_wait() -> None:
     assert cluster.placed("y") == {"k": "n"}
     assert cluster.application("y").reason is None
     assert cluster.queue("root.a").waitlists == {}
+
+
+@pytest.mark.parametrize(
+    ("reason", "clause", "helps"),
+    [
+        (
+            Reason(ReasonCode.QUEUE_MAX, "root.a", "vcore", 3000, limit=2000),
+            "queue root.a may use 2 cores in all", "max",
+        ),
+        (
+            Reason(ReasonCode.USER_LIMIT, "root", "vcore", 3000, limit=2000, who="ann"),
+            "user ann may use 2 cores in all in queue root", "limit",
+        ),
+        (Reason(ReasonCode.QUEUE_MAX, "root", "license", 5, limit=4), "the pool of license has 4 in all", "pool"),
+    ],
+)  # fmt: skip
+def test_what_is_above_a_limit_alone_is_told_that_waiting_does_not_help(
+    reason: Reason, clause: str, helps: str
+) -> None:
+    assert reason.clause().endswith(f", and {clause}")
+    assert re.search(
+        rf"Waiting does not help: a (higher|larger) {helps} would, or asking for less\.", reason.sentence()
+    )
+    fits = replace(reason, asked=reason.limit, used=1)
+    assert "would go over" in fits.clause() or "more" in fits.clause()
+    assert "Waiting does not help" not in fits.sentence()
+
+
+def test_a_gang_above_a_limit_alone_is_told_so() -> None:
+    reason = Reason(ReasonCode.GANG_ROOM, "root.a", "vcore", 5000, limit=4000)
+    assert (
+        reason.clause()
+        == "its gang starts as a whole and asks for 5 cores in all, and queue root.a may use 4 cores in all"
+    )
+
+
+def test_where_nodes_are_closed_waiting_may_help() -> None:
+    reason = Reason(ReasonCode.LARGER_THAN_ANY_NODE, "", "vcore", 5000, limit=4000)
+    assert "Waiting does not help" in reason.sentence()
+    assert "Waiting" not in replace(reason, closed=(Closed(ClosedBy.OPERATOR, "", 1),)).sentence()

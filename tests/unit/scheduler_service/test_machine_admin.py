@@ -6,13 +6,14 @@ from __future__ import annotations
 import random
 
 import pytest
+from builders import SECOND_NS
 from muster_bus.log import Record
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.core import invariants
 from muster_scheduler.core.external import ExternalNode, SourceState
-from muster_scheduler.follower import StateFolder
+from muster_scheduler.follower import Pause, StateFolder
 from muster_scheduler.service.admin_commands import DUMP_BYTES_MAX, DUMP_WAITS_NS, DUMPS_WAITING_MAX, NO_CALLBACK
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, Rig
@@ -152,14 +153,70 @@ def test_another_rm_notices_nothing(rig: AdminRig) -> None:
     assert rig.keys("new") == ["k"]
 
 
-def test_a_follower_sees_it(rig: AdminRig) -> None:
+def test_pauses_that_are_over_are_remembered_whatever_happens(rig: AdminRig) -> None:
+    def pauses() -> list[tuple[int, int, str]]:
+        return [(whole_s(since_ns), whole_s(until_ns), why) for since_ns, until_ns, why in known()]
+
+    def whole_s(at_ns: int) -> int:
+        return (at_ns - start_ns) // SECOND_NS
+
+    def known() -> tuple[Pause, ...]:
+        followed = follower(rig).rms[RM].info.pauses
+        assert rig.machine.rms[RM].info.pauses == followed
+        return followed
+
+    start_ns = rig.now_ns
+    rig.wait(10)
     rig.command(pause="new racks")
+    rig.wait(20)
+    rig.command(resume=True)
+    assert pauses() == [(10, 30, "new racks")]
+    rig.rebuild()
+    rig.settle()
+    assert pauses() == [(10, 30, "new racks")]
+    rig.command(pause="a slip")
+    rig.command(resume=True)
+    assert pauses() == [(10, 30, "new racks")], "it was for a moment"
+    rig.command(pause="again")
+    rig.wait(5)
+    assert rig.register().accepted
+    assert pauses() == [(10, 30, "new racks")]
+    rig.wait(5)
+    rig.command(resume=True)
+    assert pauses() == [(10, 30, "new racks"), (30, 40, "again")]
+    for number in range(8):
+        rig.command(pause=f"p{number}")
+        rig.wait(1)
+        rig.command(resume=True)
+    rig.rebuild()
+    assert [why for *_, why in pauses()] == [f"p{number}" for number in range(8)]
+
+
+def test_a_node_says_that_an_operator_drained_it(rig: AdminRig) -> None:
+    def drained() -> bool:
+        return rig.machine.rms[RM].core.partitions["default"].nodes["n"].by_operator
+
+    rig.command(drain_node=pb.AdminCommand.DrainNode(node_id="n"))
+    assert drained()
+    rig.rebuild()
+    rig.settle()
+    assert drained()
+    rig.command(drain_node=pb.AdminCommand.DrainNode(node_id="n", schedulable=True))
+    assert not drained()
+
+
+def follower(rig: AdminRig) -> StateFolder:
     folder = StateFolder()
     folder.settle()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
             folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
-    info = folder.rms[RM].info
+    return folder
+
+
+def test_a_follower_sees_it(rig: AdminRig) -> None:
+    rig.command(pause="new racks")
+    info = follower(rig).rms[RM].info
     assert (info.held, info.held_reason) == (True, "new racks")
 
 

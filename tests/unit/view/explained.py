@@ -19,15 +19,18 @@ from muster_scheduler.core.commands import (
     AppItem,
     AskItem,
     NodeAction,
+    NodeItem,
     SetCallbacks,
     Termination,
     UpdateAllocations,
     UpdateApplications,
+    UpdateNodes,
 )
 from muster_scheduler.core.config import PreemptionConfig
 from muster_scheduler.core.external import (
     ExternalChange,
     ExternalKind,
+    ExternalNode,
     ExternalOffer,
     SetSource,
     SourceState,
@@ -38,9 +41,10 @@ from muster_scheduler.core.objects import PreemptionRule
 from muster_scheduler.core.outcome import Outcome, PredicatesAsked
 from muster_scheduler.core.reasons import PreemptionNo, ReasonCode
 from muster_scheduler.core.states import QueueEvent
-from muster_scheduler.follower import CALLBACKS_ABSENT_KEY, RmInfo, RmState
+from muster_scheduler.follower import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
 from muster_scheduler.view import explain, explain_node, explain_queue
 from muster_service.go_json import go_json
+from muster_si.constants import NODE_READY_ATTRIBUTE
 from preempting import Arena, item
 
 GIB = 1 << 30
@@ -494,6 +498,64 @@ def one_after_another() -> dict[str, Any]:
     arena.wait(180)
     arena.want("others", "runs-too", preempts=False, vcore=1_000)
     return Explained(arena).json()
+
+
+def closed_nodes() -> dict[str, Any]:
+    """No node takes anything new, each for another reason; and one is there no more."""
+    arena = closed_by_all()
+    arena.want("app", "ask", preempts=False, vcore=1_000)
+    arena.wait(60)
+    arena.do(nodes(NodeAction.DRAIN_NODE, {"n2": None}))
+    return Explained(arena).json()
+
+
+def closed_by_all() -> Arena:
+    arena = one_queue()
+    for name in ("n2", "n3", "n4", "n5", "n6", "n7"):
+        arena.node(name, vcore=8_000)
+    arena.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
+    for name in ("n2", "n3"):
+        arena.do(UpdateNodes((NodeItem(name, NodeAction.DRAIN_NODE, by_operator=True),)))
+    arena.do(UpdateNodes((NodeItem("n4", NodeAction.UPDATE, {NODE_READY_ATTRIBUTE: "false"}),)))
+    says(arena, "vms", ExternalNode("n5", schedulable=False), ExternalNode("n6", schedulable=False))
+    says(arena, "slurm", ExternalNode("n7"))
+    arena.do(SetSource("default", "slurm", "1", SourceState.STALE, drains=True))
+    lent = ExternalOffer("o-17", "n8", {"vcore": 4_000})
+    says(arena, "mesos", lent)
+    says(arena, "mesos", replace(lent, revoked=True))
+    return arena
+
+
+def says(arena: Arena, source: str, *said: ExternalNode | ExternalOffer) -> None:
+    kinds = {ExternalNode: ExternalKind.NODE, ExternalOffer: ExternalKind.OFFER}
+    changes = tuple(
+        ExternalChange(kinds[type(each)], each.offer_id if isinstance(each, ExternalOffer) else each.node_id, each)
+        for each in said
+    )
+    arena.do(UpdateExternal("default", source, "1", changes))
+    arena.do(SetSource("default", source, "1", SourceState.LIVE))
+
+
+def one_closed() -> dict[str, Any]:
+    """Of two nodes one is drained by an operator, and the other one is full."""
+    arena = one_queue()
+    arena.node("n2", vcore=8_000)
+    arena.do(UpdateNodes((NodeItem("n1", NodeAction.DRAIN_NODE, by_operator=True),)))
+    arena.want("app", "runs", vcore=6_000)
+    arena.want("app", "ask", preempts=False, vcore=3_000)
+    return Explained(arena).json()
+
+
+def after_a_pause() -> dict[str, Any]:
+    """It waited for room, an operator paused and resumed the resource manager, and it waits for room again."""
+    found = no_node_has_room()
+    arena = found.cluster
+    arena.wait(600)
+    paused_ns = arena.now_ns
+    arena.wait(300)
+    found.info.pauses = (Pause(paused_ns, arena.now_ns, "network maintenance"),)
+    arena.wait(60)
+    return found.json()
 
 
 def with_victims() -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import Cluster, ask, nodes
+from builders import SECOND_NS, Cluster, ask, nodes
 from muster_scheduler.core.commands import (
     AppItem,
     AskItem,
@@ -19,7 +21,7 @@ from muster_scheduler.core.commands import (
 from muster_scheduler.core.external import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
 from muster_scheduler.core.objects import Preempted, PreemptionRule
 from muster_scheduler.core.states import QueueEvent
-from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.follower import Pause, RmInfo, RmState
 from muster_scheduler.view import explain
 from muster_service.go_json import go_json
 from unit.view.recorded import Bench, Recorded, client_of
@@ -82,7 +84,8 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
         "partition": "default", "applicationID": "x", "allocationKey": "k2", "queue": "root.a", "count": 4,
         "priority": 0, "resource": {"vcore": 2_000}, "placeholder": False, "taskGroup": "", "reason": "QUEUE_MAX",
         "resourceType": "vcore", "asked": 2_000, "used": 3_000, "limit": 4_000, "free": 0, "promised": 0,
-        "limitQueue": "root.a", "who": "", "node": "", "nodes": 0, "reservedNodes": 0, "lacking": [], "since": since,
+        "limitQueue": "root.a", "who": "", "node": "", "nodes": 0, "reservedNodes": 0, "lacking": [], "closed": [],
+        "since": since,
         "asOf": since, "now": {"used": 3_000, "limit": 4_000, "free": 0, "promised": 0}, "waitingSince": since,
         "history": [],
         "gang": None, "reservation": None,
@@ -102,10 +105,11 @@ async def test_who_must_go_and_for_whom(bench: Bench) -> None:
     now_ns = rm.cluster.now_ns
     asked = await get(bench, f"{E}/ask/x/k")
     victims = asked["preemption"]["victims"]
-    assert len(victims) == 2
+    assert [each.pop("since") for each in victims] == [now_ns, now_ns]
     assert asked["preemption"] == {"state": "CHOSEN", "no": "", "mayAt": 0, "victims": victims}
     assert asked["reservation"] == {"node": "n1", "since": now_ns}
-    assert asked["message"].endswith("2 allocations were told to go for it. Node n1 is kept free for it.")
+    assert "2 allocations were told " in asked["message"]
+    assert asked["message"].endswith(" ago to go for it; they have not gone yet. Node n1 is kept free for it.")
     told = await get(bench, f"{E}/preempted")
     assert told["rm"] == "rm1"
     assert [
@@ -142,7 +146,7 @@ async def test_what_has_gone_is_no_victim_any_more(bench: Bench) -> None:
     await bench.write(rm)
     asked = await get(bench, f"{E}/ask/x/k")
     assert [each["allocationKey"] for each in asked["preemption"]["victims"]] == keys[1:]
-    assert "1 allocation was told to go for it." in asked["message"]
+    assert " ago to go for it; it has not gone yet." in asked["message"]
     assert len((await get(bench, f"{E}/preempted"))["preempted"]) == 1
 
 
@@ -156,22 +160,26 @@ async def test_an_application(bench: Bench) -> None:
     since = rm.cluster.now_ns
     await bench.write(rm)
     runs, waits = await get(bench, f"{E}/application/x"), await get(bench, f"{E}/application/y")
+    assert re.fullmatch(
+        r"It is running\. It has 1 allocation, and wants 1 more\. 1 ask waits for a larger node \(vcore\), for [^.]+\.",
+        runs.pop("message"),
+    )
     assert {name: runs[name] for name in timeless(runs) if name not in ("asks", "preempted", "replacements")} == {
         "partition": "default", "applicationID": "x", "queue": "root.a", "state": "Running", "since": since,
         "user": "alice", "group": "", "allocations": 1, "pending": 1, "counts": {"LARGER_THAN_ANY_NODE": 1},
-        "waiting": None, "gang": None, "message": "It is running. It has 1 allocation, and wants 1 more.",
+        "waiting": None, "gang": None, "rejected": "",
         "history": [
             {"reason": "LARGER_THAN_ANY_NODE", "resourceType": "vcore", "limitQueue": "", "who": "", "since": since,
              "until": 0, "asks": 1}
         ],
     }  # fmt: skip
-    assert runs["sentence"] == (
-        "Application x is running, has 1 allocation and wants 1 more, which waits for a larger node."
+    assert runs["sentence"].startswith(
+        "Application x is running, has 1 allocation and wants 1 more, which waits for a larger node, for "
     )
-    assert waits["sentence"] == (
-        "Application y is accepted, has 0 allocations and wants 1 more, but queue root.a runs 1 application and may "
-        "run 1."
+    assert waits["sentence"].startswith(
+        "Application y is accepted, has 0 allocations and wants 1 more, but has waited for "
     )
+    assert waits["sentence"].endswith(" because queue root.a runs 1 application and may run 1.")
     assert [each["allocationKey"] for each in runs["asks"]] == ["wide"]
     assert (runs["preempted"], runs["replacements"]) == ([], [])
     assert waits["waiting"] == {
@@ -191,6 +199,10 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     await bench.write(rm)
     poor, fenced = await get(bench, f"{E}/queue/root.a"), await get(bench, f"{E}/queue/root.B")
     since = rm.cluster.now_ns - 2_000_000_000
+    assert poor.pop("message").startswith(
+        "It is under its guarantee by 0.004 cores. No vcore is left in its headroom. "
+        "1 ask waits for room on a node (vcore), for "
+    )
     assert timeless(poor) == {
         "partition": "default", "queue": "root.a", "state": "Active", "leaf": True, "managed": True, "share": 0.0,
         "allocated": {}, "preempting": {}, "pending": {"vcore": 3}, "promised": {}, "maximum": {},
@@ -206,8 +218,6 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
             {"reason": "NO_NODE_HAS_ROOM", "resourceType": "vcore", "limitQueue": "", "who": "", "since": since,
              "until": 0, "asks": 1}
         ],
-        "message": "It is under its guarantee by 0.004 cores. No vcore is left in its headroom. "
-        "1 ask waits in it.",
     }  # fmt: skip
     assert (fenced["share"], fenced["allocated"], fenced["preempting"]) == (0.5, {"vcore": 10}, {"vcore": 4})
     assert (fenced["preemptionFence"], fenced["priorityOffset"], fenced["currentPriority"]) == ("root.b", 2, 2)
@@ -313,6 +323,78 @@ async def test_a_pause_began_when_it_did_and_ends_what_was_waited_for(bench: Ben
     assert [(each["reason"], each["asks"]) for each in queue] == [
         ("NO_NODES", 0), ("LARGER_THAN_ANY_NODE", 0), ("RM_HELD", 1),
     ]  # fmt: skip
+
+
+async def test_pauses_that_are_over_stay_in_the_history_and_part_what_was_waited_for(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k", vcore=1)
+    start_ns = rm.cluster.now_ns
+    rm.cluster.wait(50)
+    rm.cluster.ask("x", "later", vcore=1)
+    rm.cluster.wait(50)
+    rm.info.pauses = (
+        Pause(start_ns + 10 * SECOND_NS, start_ns + 30 * SECOND_NS, "new racks"),
+        Pause(start_ns + 40 * SECOND_NS, start_ns + 60 * SECOND_NS, ""),
+    )
+    await bench.write(rm)
+
+    def told(entries: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+        return [
+            (each["reason"], (each["since"] - start_ns) // SECOND_NS, (each["until"] - start_ns) // SECOND_NS)
+            if each["until"]
+            else (each["reason"], (each["since"] - start_ns) // SECOND_NS, 0)
+            for each in entries
+        ]
+
+    asked = await get(bench, f"{E}/ask/x/k")
+    assert (asked["reason"], asked["since"]) == ("NO_NODES", start_ns + 60 * SECOND_NS)
+    past = [("NO_NODES", 0, 10), ("RM_HELD", 10, 30), ("NO_NODES", 30, 40), ("RM_HELD", 40, 60)]
+    assert told(asked["history"]) == past
+    assert [each["message"] for each in asked["history"] if each["reason"] == "RM_HELD"] == [
+        "An operator had paused the resource manager (new racks); nothing was decided for it until it was resumed.",
+        "An operator had paused the resource manager; nothing was decided for it until it was resumed.",
+    ]
+    assert told((await get(bench, f"{E}/ask/x/later"))["history"]) == [("RM_HELD", 50, 60)]
+    for what in ("application/x", "queue/root.a", "queue/root"):
+        assert told((await get(bench, f"{E}/{what}"))["history"]) == [*past, ("NO_NODES", 60, 0)]
+
+
+async def test_figures_of_after_a_pause_are_not_told_of_before_it(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=9)
+    rm.cluster.app("x", "root.a")
+    rm.cluster.ask("x", "k", vcore=10)
+    start_ns = rm.cluster.now_ns
+    rm.cluster.wait(30)
+    rm.info.pauses = (Pause(start_ns + 10 * SECOND_NS, start_ns + 20 * SECOND_NS, ""),)
+    (waitlist,) = rm.cluster.queue("root.a").waitlists.values()
+    assert waitlist.reason is not None
+    waitlist.reason = replace(waitlist.reason, asked=11, as_of_ns=rm.cluster.now_ns)
+    rm.cluster.outcomes[-1].touch(waitlist, "default")
+    await bench.write(rm)
+    first, _ = (await get(bench, f"{E}/ask/x/k"))["history"]
+    assert (first["reason"], first["asked"], first["message"]) == (
+        "LARGER_THAN_ANY_NODE", 0, "It waited for a larger node.",
+    )  # fmt: skip
+
+
+async def test_an_application_that_was_rejected_or_ended_is_explained(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.do(UpdateApplications((AppItem("x", "root.nope", "default", "u"),)))
+    rm.cluster.app("y", "root.a")
+    rm.cluster.node("n1", vcore=4)
+    rm.cluster.ask("y", "k", vcore=1)
+    rm.cluster.release("y", "k")
+    rm.cluster.wait(60)
+    await bench.write(rm)
+    found = await get(bench, f"{E}/application/x")
+    assert (found["state"], found["queue"], found["asks"]) == ("Rejected", "root.nope", [])
+    assert "root.nope" in found["rejected"]
+    assert re.fullmatch(r"Application x was rejected .+ ago: .+[.]", found["message"])
+    assert found["message"].endswith(f" ago: {found['rejected']}.")
+    assert "wants no more" in (await get(bench, f"{E}/application/y"))["sentence"]
+    await get(bench, f"{E}/application/z", 404)
 
 
 async def test_a_preempted_allocation_whose_key_several_applications_have(bench: Bench) -> None:

@@ -28,6 +28,8 @@ EXAMPLES: dict[str, Callable[[], dict[str, Any]]] = {
     **{no.value: lambda make=make: make().json() for no, make in explained.NOES.items()},  # type: ignore[misc]
     **{rule.value: make for rule, make in explained.RULES.items()},
     "A reason after another": explained.one_after_another,
+    "A pause that is over": explained.after_a_pause,
+    "Nodes that are closed": explained.closed_nodes,
     "An ask with victims": explained.with_victims,
     "In the middle of replacements": explained.of_a_gang,
     "A queue": explained.a_queue,
@@ -129,6 +131,7 @@ def test_the_document_says_what_is_said(heading: str) -> None:
         explain_dao.PendingDao,
         explain_dao.AwaitedDao,
         explain_dao.WhyDao,
+        explain_dao.ClosedDao,
         explain_dao.NowDao,
         explain_dao.PastDao,
         explain_dao.EpisodeDao,

@@ -124,7 +124,8 @@ async def test_drained_and_not_ready_and_full(bench: Bench) -> None:
     found = _of(rm, "n1")
     assert (found["schedulable"], found["ready"]) == (False, False)
     assert found["message"] == (
-        "It is drained: nothing new goes there but what can run on no other node. It has 1 allocation. "
+        "It is drained by the resource manager: nothing new goes there but what can run on no other node. "
+        "It has 1 allocation. "
         "No vcore is free. Nothing waits in its partition."
     )
     cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n1": None}))

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from muster_bus.errors import CodecError
 from muster_bus.log import Record
@@ -95,6 +95,14 @@ def waits_for_callbacks(extra_config: Mapping[str, str]) -> bool:
     return extra_config.get(CALLBACKS_ABSENT_KEY, ACCEPT).strip().lower() == WAIT
 
 
+class Pause(NamedTuple):
+    """An operator's pause of an RM that is over: from when to when, and the operator's words."""
+
+    since_ns: int
+    until_ns: int
+    reason: str
+
+
 @dataclass(slots=True)
 class RmInfo:
     """What is recorded of an RM itself (proto RmObject and RegistrationObject).
@@ -105,6 +113,7 @@ class RmInfo:
     :ivar tally: goes on over registrations.
     :ivar held: an operator paused it; goes on over registrations, until an operator resumes it.
     :ivar held_ns: since when; 0: it is not held, or not known.
+    :ivar pauses: those that are over, the last ones; recorded with the registration, which is seldom written.
     :ivar generation: of the interface that it speaks, current or previous; "": nothing said so yet. ``generation_by``:
         what said so.
     :ivar callbacks: its callback stream as last heard of; ``connected`` False: there is none.
@@ -131,6 +140,7 @@ class RmInfo:
     held: bool = False
     held_reason: str = ""
     held_ns: int = 0
+    pauses: tuple[Pause, ...] = ()
     callbacks: envelope_pb2.CallbackStream = field(default_factory=envelope_pb2.CallbackStream)
     callbacks_since_ns: int = 0
     generation: str = ""
@@ -200,7 +210,15 @@ def encode_registration(info: RmInfo) -> bytes:
         config=info.config,
         extra_config=info.extra_config,
         registrations=info.registrations,
+        pauses=[
+            state_pb2.PauseObject(since_ns=since_ns, until_ns=until_ns, reason=reason)
+            for since_ns, until_ns, reason in info.pauses
+        ],
     ).SerializeToString(deterministic=True)
+
+
+def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:
+    return tuple(Pause(each.since_ns, each.until_ns, each.reason) for each in recorded.pauses)
 
 
 def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
@@ -417,11 +435,13 @@ class StateFolder:
             raise CodecError(f"RM {rm_id}: the record of registration {recorded.registrations} has no RM beside it")
         info.version, info.policy_group, info.config = recorded.version, recorded.policy_group, recorded.config
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
+        info.pauses = _pauses_of(recorded)
         read = self._read_ahead.pop(info.config, None)
         self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
 
     def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
-        """The RM runs on under another configuration; the queues' own records follow."""
+        """The RM runs on under another configuration (the queues' own records follow), or was resumed."""
+        known.info.pauses = _pauses_of(recorded)
         known.info.extra_config = dict(recorded.extra_config)
         known.core.apply(events_of(known.info), known.info.last_decided_ns)
         if known.info.config == recorded.config:

@@ -9,6 +9,7 @@ from muster_bus.topics import state_key, state_key_in
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
 from muster_scheduler.core import fold
+from muster_scheduler.core.closing import Closed, ClosedBy
 from muster_scheduler.core.commands import AskItem
 from muster_scheduler.core.external import ExternalKind, OfferState, SourceState
 from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry, SourceEntry
@@ -361,6 +362,7 @@ def _figures(reason: Reason) -> pb.ReasonObject:
         promised=saturated(reason.promised),
         of_group=reason.of_group,
         said=reason.said,
+        closed=[pb.ClosedNodes(by=by, source=source, nodes=nodes) for by, source, nodes in reason.closed],
     )
 
 
@@ -430,6 +432,8 @@ _REPORT_ATTRIBUTES, _REPORT_CAPACITY, _REPORT_OCCUPIED = (
     field(pb.NodeReport, name) for name in ("attributes", "capacity", "occupied")
 )
 _REPORT_SCHEDULABLE = number_field(field(pb.NodeReport, "schedulable"), 1)
+_NODE_BY_OPERATOR = number_field(field(pb.NodeObject, "by_operator"), 1)
+_REPORT_BY_OPERATOR = number_field(field(pb.NodeReport, "by_operator"), 1)
 _VALUES = field(pb.Quantities, "values")
 
 
@@ -453,6 +457,7 @@ def _node(partition: str, what: Node) -> bytes:
         + kept_number(_NODE_CREATED, what.created_ns)
         + (_node_sources(what.sources) if what.sources else NONE)
         + (NONE if what.reported is None else bytes_field(_NODE_REPORTED, _report(what.reported)))
+        + (_NODE_BY_OPERATOR if what.by_operator else NONE)
     )
 
 
@@ -467,6 +472,7 @@ def _report(said: NodeReport) -> bytes:
         + (NONE if said.capacity is None else _amounts(_REPORT_CAPACITY, said.capacity))
         + _amounts(_REPORT_OCCUPIED, said.occupied)
         + (_REPORT_SCHEDULABLE if said.schedulable else NONE)
+        + (_REPORT_BY_OPERATOR if said.by_operator else NONE)
     )
 
 
@@ -664,6 +670,7 @@ def _reason_of(recorded: pb.ReasonObject) -> Reason:
         recorded.of_group,
         said=recorded.said,
         as_of_ns=recorded.as_of_ns,
+        closed=tuple(Closed(ClosedBy(each.by), each.source, each.nodes) for each in recorded.closed),
     )
 
 
@@ -746,6 +753,7 @@ def _fold_node(partition: Partition, recorded: pb.NodeObject) -> None:
         created_ns=recorded.created_ns,
         sources=tuple(recorded.sources),
         reported=_report_of(recorded.reported) if recorded.HasField("reported") else None,
+        by_operator=recorded.by_operator,
     )
 
 
@@ -755,6 +763,7 @@ def _report_of(recorded: pb.NodeReport) -> NodeReport:
         dict(recorded.capacity.values) if recorded.HasField("capacity") else None,
         dict(recorded.occupied.values),
         recorded.schedulable,
+        recorded.by_operator,
     )
 
 

@@ -77,7 +77,10 @@ class ReleaseItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeItem:
-    """One node's change; ``capacity`` and ``occupied`` None: not said."""
+    """One node's change; ``capacity`` and ``occupied`` None: not said.
+
+    :param by_operator: it is an operator's word, not the RM's.
+    """
 
     node_id: str
     action: NodeAction
@@ -86,6 +89,7 @@ class NodeItem:
     occupied: dict[str, int] | None = None
     existing: tuple[AskItem, ...] = ()
     partition: str = ""
+    by_operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)

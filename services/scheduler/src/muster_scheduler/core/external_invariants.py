@@ -5,8 +5,10 @@ The rules are written down here a second time, plainly: from all that is said to
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from muster_scheduler.core.closing import told
 from muster_scheduler.core.external import (
     ExternalAllocation,
     ExternalApplication,
@@ -153,6 +155,11 @@ def _check_nodes(partition: Partition, must: Must) -> None:
             about.setdefault(node_id, {}).setdefault(entry.source, []).append(entry)
     for node in partition.nodes.values():
         _check_node(partition, node, about.get(node.node_id, {}), must)
+    if partition.searching:
+        closers = Counter(node.closer for node in partition.nodes.values() if node.closer is not None)
+        expected = told(closers + Counter(partition.external.taken_back()))
+        closed = partition.figures.closed()
+        must(closed == expected, f"{partition} counts as closed {closed}, should be {expected}")
     for node_id, said in about.items():
         if node_id not in partition.nodes:
             must(not any(map(_brings, said.values())), f"node {node_id} should be there")
@@ -219,6 +226,9 @@ def _check_node(partition: Partition, node: Node, said_of: dict[str, list[Extern
     must(node.attributes == attributes, f"{node}: attributes {node.attributes}, should be {attributes}")
     must(node.schedulable == schedulable, f"{node}: schedulable {node.schedulable}, should be {schedulable}")
     must(partition.types is node.types, f"{node} counts in other types")
+    if partition.searching:
+        closer = partition.external.closer_of(node)
+        must(node.closer == closer, f"{node} is closed by {node.closer}, should be {closer}")
 
 
 def _brings(entries: list[ExternalEntry]) -> bool:

@@ -6,9 +6,10 @@ those who speak; each source outside of it is another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from muster_scheduler.core.closing import ClosedBy, Closer
 from muster_scheduler.core.external import ExternalNode, ExternalOffer, ExternalQueue, OfferState
 from muster_scheduler.core.external_books import ExternalEntry, OnNode
 from muster_scheduler.core.objects import NodeReport
@@ -16,6 +17,7 @@ from muster_scheduler.core.objects import NodeReport
 RM = "the resource manager"
 RULE = "the smaller counts"
 _DRAINED = f"{RM} drains it"
+_CORDONED = "an operator drained it"
 # Offers of these make a node be there: what is asked back may still be used up to its deadline.
 _BRINGING = (OfferState.OFFERED, OfferState.REVOKED)
 
@@ -45,6 +47,7 @@ class Merged(NamedTuple):
     :ivar capacity: by type name, zeros included.
     :ivar closed: why it takes nothing new, in words; "": it does.
     :ivar disputed: the types of which those who name them say different amounts, in words; "": none.
+    :ivar closer: who closes it; None: nobody does.
     """
 
     capacity: Mapping[str, int]
@@ -53,6 +56,7 @@ class Merged(NamedTuple):
     closed: str
     sources: tuple[str, ...]
     disputed: str
+    closer: Closer | None = None
 
 
 def parts_of(on: OnNode) -> list[Part]:
@@ -138,10 +142,11 @@ def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
     if report is None and len(parts) == 1:
         source, capacity, _, occupied, attributes, schedulable, held, _ = parts[0]
         if capacity is not None:
-            return Merged(capacity, occupied, attributes, held if schedulable else _says_so(source), (source,), "")
+            closed, closer = ("", None) if schedulable and not held else _closed(parts[0])
+            return Merged(capacity, occupied, attributes, closed, (source,), "", closer)
     if not parts and report is not None and report.capacity is not None:
-        closed = "" if report.schedulable else _DRAINED
-        return Merged(report.capacity, report.occupied, report.attributes, closed, (), "")
+        closed, closer = ("", None) if report.schedulable else _drained(report)
+        return Merged(report.capacity, report.occupied, report.attributes, closed, (), "", closer)
     return merge_all(report, parts)
 
 
@@ -150,14 +155,14 @@ def merge_all(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
     speakers: list[tuple[str, Mapping[str, int], bool]] = []
     attributes: dict[str, str] = {}
     occupied: dict[str, int] = {}
-    closed = ""
+    closed, closer = "", None
     if report is not None:
         if report.capacity is not None:
             speakers.append((RM, report.capacity, False))
         attributes.update(report.attributes)
         occupied.update(report.occupied)
         if not report.schedulable:
-            closed = _DRAINED
+            closed, closer = _drained(report)
     for part in parts:
         if part.capacity is not None:
             speakers.append((f"source {part.source}", part.capacity, part.whole))
@@ -166,16 +171,51 @@ def merge_all(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
         for key, text in part.attributes.items():
             attributes.setdefault(key, text)
         if not closed:
-            closed = part.held if part.schedulable else _says_so(part.source)
+            closed, closer = _closed(part)
     if len(speakers) == 1:
         capacity, disputed = dict(speakers[0][1]), ""
     else:
         capacity, disputed = _smallest(speakers)
-    return Merged(capacity, occupied, attributes, closed, tuple(part.source for part in parts), disputed)
+    return Merged(capacity, occupied, attributes, closed, tuple(part.source for part in parts), disputed, closer)
 
 
-def _says_so(source: str) -> str:
-    return f"source {source} says so"
+def _drained(report: NodeReport) -> tuple[str, Closer]:
+    """Why what the RM reports takes nothing new, in words, and by whom."""
+    return (_CORDONED, Closer(ClosedBy.OPERATOR)) if report.by_operator else (_DRAINED, Closer(ClosedBy.RM))
+
+
+def _closed(part: Part) -> tuple[str, Closer | None]:
+    """The same of what a source says; "", None: it does not keep the node from what is new."""
+    if not part.schedulable:
+        return f"source {part.source} says so", Closer(ClosedBy.SOURCE, part.source)
+    return (part.held, Closer(ClosedBy.SOURCE_LOST, part.source)) if part.held else ("", None)
+
+
+def wanted_back(on: OnNode) -> Closer | None:
+    """The first source that wants back some of what it lends of a node that is there; None: none does."""
+    return _lender(on, _is_wanted)
+
+
+def taken_back(on: OnNode) -> Closer | None:
+    """The first source that took back what it lent of a node that is there no more; None: none did.
+
+    (What was given back because nobody needed it was not taken back.)
+    """
+    return _lender(on, _is_taken)
+
+
+def _lender(on: OnNode, goes: Callable[[ExternalEntry], bool]) -> Closer | None:
+    lenders = [source for source, offers in on.offers.items() if any(map(goes, offers))]
+    return Closer(ClosedBy.WANTED_BACK, min(lenders)) if lenders else None
+
+
+def _is_wanted(offer: ExternalEntry) -> bool:
+    return offer.offer_state is OfferState.REVOKED
+
+
+def _is_taken(offer: ExternalEntry) -> bool:
+    assert isinstance(offer.said, ExternalOffer)
+    return offer.offer_state is OfferState.REVOKED or offer.said.revoked or offer.withdrawn
 
 
 def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[dict[str, int], str]:

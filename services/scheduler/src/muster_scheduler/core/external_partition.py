@@ -7,10 +7,11 @@ this but what ends of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core import placement, quota
+from muster_scheduler.core.closing import Closer
 from muster_scheduler.core.commands import AskItem, Termination
 from muster_scheduler.core.external import (
     ExternalAllocation,
@@ -23,9 +24,16 @@ from muster_scheduler.core.external import (
     ExternalQueue,
 )
 from muster_scheduler.core.external_books import Changed, ExternalEntry, OnNode, PartitionBooks, SourceEntry
-from muster_scheduler.core.external_merge import merge, parts_of, quota_dispute, smallest_maximum
+from muster_scheduler.core.external_merge import (
+    merge,
+    parts_of,
+    quota_dispute,
+    smallest_maximum,
+    taken_back,
+    wanted_back,
+)
 from muster_scheduler.core.limits import link_event
-from muster_scheduler.core.objects import Allocation, Application, Queue, foreign_id, unique_key
+from muster_scheduler.core.objects import Allocation, Application, Node, Queue, foreign_id, unique_key
 from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
 from muster_scheduler.core.resources import TooManyTypes
 from muster_scheduler.core.states import AppState
@@ -87,7 +95,10 @@ class PartitionExternal:
         for node_id, on in self.books.nodes.items():
             node = partition.nodes.get(node_id)
             if node is not None:
-                node.disputed = merge(partition.node_lives.report_of(node), parts_of(on)).disputed
+                merged = merge(partition.node_lives.report_of(node), parts_of(on))
+                node.disputed, node.closed_by = merged.disputed, merged.closer or wanted_back(on)
+            else:
+                partition.figures.taken_back(node_id, taken_back(on))
 
     def apply(self, changes: Iterable[Changed], out: Outcome, now_ns: int) -> None:
         """What sources said is in the books; it counts from here on, all of it at once.
@@ -155,6 +166,23 @@ class PartitionExternal:
                 self._vacant[entry.object_id] = None
         for path in sorted(self.books.queues):
             self._settle_queue(path, out, now_ns)
+
+    def closer_of(self, node: Node) -> Closer | None:
+        """Who closes a node, by what is said of it now: for a follower, which merges nothing."""
+        on = self.books.nodes.get(node.node_id) if node.sources else None
+        if on is None or (node.schedulable and not on.offers):
+            return node.closer
+        if node.schedulable:
+            return node.closer or wanted_back(on)
+        return merge(self._partition.node_lives.report_of(node), parts_of(on)).closer
+
+    def taken_back(self) -> Iterator[Closer]:
+        """Who took back what was lent of nodes that are there no more: O(nodes of which sources speak)."""
+        for node_id, on in self.books.nodes.items():
+            if on.offers and node_id not in self._partition.nodes:
+                closer = taken_back(on)
+                if closer is not None:
+                    yield closer
 
     @property
     def is_behind(self) -> bool:

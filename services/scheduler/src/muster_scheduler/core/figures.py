@@ -6,12 +6,14 @@ a look: a look is one comparison of columns, whatever happened in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muster_scheduler.core.closing import Closed, Closer, told
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import Shape, Types, saturated
 
@@ -38,6 +40,31 @@ class NodeFigures:
         self._marks: Any = np.zeros((_ROWS_FIRST, 2), dtype=bool)
         # While nothing changed: thousands of lists may wait for one shape.
         self._reasons: dict[Shape, Reason] = {}
+        # Who closes which node, and how many each; nodes that are there no more by their ids.
+        self._closers: dict[Node | str, Closer] = {}
+        self._closed: Counter[Closer] = Counter()
+
+    def closed(self) -> tuple[Closed, ...]:
+        """How many nodes are closed by whom, or are there no more."""
+        self._refresh()
+        return told(self._closed)
+
+    def taken_back(self, node_id: str, closer: Closer | None) -> None:
+        """The node is not there; None: nobody took it back."""
+        self._close(node_id, closer)
+
+    def _close(self, node: Node | str, closer: Closer | None) -> None:
+        """From now on the node is closed by this one; None: by nobody."""
+        old = self._closers.get(node)
+        if old == closer:
+            return
+        if old is not None:
+            self._closed[old] -= 1
+            del self._closers[node]
+        if closer is not None:
+            self._closed[closer] += 1
+            self._closers[node] = closer
+        self._reasons.clear()
 
     def changed(self, node: Node) -> None:
         """Something of the node changed, or it is new."""
@@ -46,6 +73,7 @@ class NodeFigures:
     def gone(self, node: Node) -> None:
         """The node is no more."""
         self._dirty.pop(node, None)
+        self._close(node, None)
         self._reasons.clear()
         row = self._rows.pop(node, None)
         if row is None:
@@ -101,8 +129,9 @@ class NodeFigures:
         count = len(self._nodes)
         listed = self._marks[:count, _LISTED]
         usable = int(np.count_nonzero(listed))
+        closed = told(self._closed)
         if not usable:
-            return Reason(ReasonCode.NO_NODES)
+            return Reason(ReasonCode.NO_NODES, closed=closed)
         names = self._types.names
         short: Reason | None = None
         lacking: list[tuple[str, int]] = []
@@ -123,7 +152,7 @@ class NodeFigures:
         # Nodes with room are kept free for others: else the search would have found them.
         reserved = int(np.count_nonzero(room & self._marks[:count, _RESERVED]))
         code = ReasonCode.RESERVED_FOR_OTHERS if reserved else ReasonCode.FREE_RESOURCES_SCATTERED
-        return (short or Reason(code)).with_nodes(usable, reserved, tuple(lacking))
+        return (short or Reason(code)).with_nodes(usable, reserved, tuple(lacking), closed)
 
     def _refresh(self) -> None:
         size = len(self._types.names)
@@ -150,4 +179,8 @@ class NodeFigures:
                 self._free[row, :size] = [saturated(value) for value in node.available]
                 self._capacity[row, :size] = [saturated(value) for value in node.capacity]
             self._marks[row] = (node.usable, bool(node.reservations))
+            closer = node.closer
+            if closer is not None or self._closers:
+                self._close(node, closer)
+                self._close(node.node_id, None)
         self._dirty.clear()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from muster_scheduler.core.closing import ClosedBy, Closer
 from muster_scheduler.core.commands import AskItem
 from muster_scheduler.core.external import ExternalKind, ExternalObject, OfferState, SourceState
 from muster_scheduler.core.external_books import ExternalBooks, ExternalEntry, SourceEntry
@@ -189,6 +190,7 @@ def fold_node(
     created_ns: int,
     sources: tuple[str, ...] = (),
     reported: NodeReport | None = None,
+    by_operator: bool = False,
 ) -> Node:
     """Takes a recorded node: what counts; ``reported`` is what the RM itself said, where that differs."""
     node = partition.nodes.get(node_id)
@@ -201,7 +203,9 @@ def fold_node(
     else:
         partition.node_books.set_node(node, capacity, occupied)
         partition.node_books.set_node_state(node, attributes, schedulable=schedulable)
-    node.sources, node.reported = sources, reported
+    node.sources, node.reported, node.by_operator = sources, reported, by_operator
+    if not sources:  # else it follows from what they say
+        node.closed_by = None if schedulable else Closer(ClosedBy.OPERATOR if by_operator else ClosedBy.RM)
     node.published = True
     return node
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from muster_scheduler.core.commands import Termination
-from muster_scheduler.core.external_merge import Merged, Part, merge, parts_of
+from muster_scheduler.core.external_merge import Merged, Part, merge, parts_of, taken_back, wanted_back
 from muster_scheduler.core.objects import Allocation, Node, NodeReport, in_order
 from muster_scheduler.core.outcome import Change, Detail, EventType, Outcome
 from muster_scheduler.core.resources import fits
@@ -37,7 +37,7 @@ class NodeLives:
         if node.reported is not None or node.sources:
             return node.reported
         named = node.named_capacity() if capacity is None else capacity
-        return NodeReport(node.attributes, named, node.reported_occupied, node.schedulable)
+        return NodeReport(node.attributes, named, node.reported_occupied, node.schedulable, node.by_operator)
 
     def settle(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> None:
         """Makes a node what it is by all that is said of it, which may be that it is there, or gone.
@@ -61,6 +61,7 @@ class NodeLives:
                 self.remove(node, out, now_ns)
             if on is not None:
                 partition.external.node_is_gone(node_id, on, out, went=node is not None)
+            partition.figures.taken_back(node_id, taken_back(on) if lent and on is not None else None)
             return
         merged = merge(report, parts)
         came = node is None
@@ -68,6 +69,17 @@ class NodeLives:
             node = self._add(node_id, merged, out, now_ns)
         else:
             self._change(node, merged, out, now_ns)
+        closer = merged.closer
+        if lent and closer is None and on is not None:
+            closer = wanted_back(on)
+        if closer != node.closed_by:
+            node.closed_by = closer
+            if partition.searching:
+                partition.figures.changed(node)
+        by_operator = report is not None and report.by_operator
+        if by_operator != node.by_operator:
+            node.by_operator = by_operator
+            out.touch(node, partition.name)
         kept = report if report is not None and (parts or _needs_report(report)) else None
         if merged.sources != node.sources or (kept is not node.reported and kept != node.reported):
             out.touch(node, partition.name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from sortedcontainers import SortedList
 
+from muster_scheduler.core.closing import ClosedBy, Closer
 from muster_scheduler.core.config import ChildTemplateConfig
 from muster_scheduler.core.places import Bench, GangLines, Place
 from muster_scheduler.core.properties import QueuePolicy
@@ -198,18 +199,23 @@ class NodeReport:
     """What the RM itself says of a node, of which sources speak, too.
 
     :ivar capacity: by type name, zeros included; None: it did not create the node, it only drains it.
+    :ivar by_operator: it is an operator who drains it.
     """
 
     attributes: dict[str, str]
     capacity: dict[str, int] | None
     occupied: dict[str, int]
     schedulable: bool = True
+    by_operator: bool = False
 
 
 class Node:
     """A node. ``available = capacity - allocated - occupied``; it is negative while a node is over-committed by its RM.
 
     :ivar schedulable: the RM does not drain it; ``ready``: its attributes do not say that it is not.
+    :ivar by_operator: the RM's own drain is an operator's.
+    :ivar closed_by: who keeps it from what is new, or wants back what is lent of it; None: nobody, but it may not be
+        ready. Of a node that sources speak of it is not recorded (``PartitionExternal.closer_of``).
     :ivar reported_occupied: NodeInfo.occupiedResource, absolute (with what sources outside of the RM say on top);
         foreign allocations come on top in ``occupied``.
     :ivar sources: those outside of the RM that take part in it, sorted. What counts is in the other fields.
@@ -229,7 +235,9 @@ class Node:
         "allocations",
         "attributes",
         "available",
+        "by_operator",
         "capacity",
+        "closed_by",
         "created_ns",
         "disputed",
         "foreign",
@@ -267,6 +275,8 @@ class Node:
         self.disputed = ""
         self.lent = False
         self.schedulable = self.ready = True
+        self.by_operator = False
+        self.closed_by: Closer | None = None
         self.submission = 0
         self.created_ns = 0
         self.allocations: dict[tuple[str, str], Allocation] = {}
@@ -301,10 +311,18 @@ class Node:
         """New allocations may go there (a daemon's go there in any case)."""
         return self.schedulable and self.ready
 
+    @property
+    def closer(self) -> Closer | None:
+        """Who closes it, as far as it knows itself."""
+        if self.schedulable and not self.ready:
+            return _NOT_READY
+        return self.closed_by
+
     def __repr__(self) -> str:
         return f"Node({self.node_id})"
 
 
+_NOT_READY = Closer(ClosedBy.NOT_READY)
 # As Go's strconv.ParseBool reads them, with which RMs and the real core do.
 _READY = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False

@@ -36,9 +36,14 @@ class PastReason(NamedTuple):
 Past = tuple[PastReason, ...]
 
 
+def counts(since_ns: int, until_ns: int) -> bool:
+    """Whether what was from then to then is kept: it lasted."""
+    return until_ns - since_ns >= _MOMENT_NS
+
+
 def ended(past: Past, reason: Reason | None, now_ns: int, shape: Shape | None = None) -> Past:
     """What is past when the reason is over: it too, if it lasted."""
-    if reason is None or now_ns - reason.since_ns < _MOMENT_NS:
+    if reason is None or not counts(reason.since_ns, now_ns):
         return past
     return (*past[1 - PAST_KEPT :], PastReason(reason, now_ns, shape))
 
@@ -47,7 +52,7 @@ def begun(past: Past, reason: Reason, now_ns: int) -> tuple[Past, Reason]:
     """What is past, and the reason that begins. One that is back after a moment began when it did at first."""
     if past:
         last = past[-1]
-        if now_ns - last.until_ns < _MOMENT_NS and last.shape is None and reason.same_as(last.reason):
+        if not counts(last.until_ns, now_ns) and last.shape is None and reason.same_as(last.reason):
             return past[:-1], replace(reason, since_ns=last.reason.since_ns, as_of_ns=now_ns)
     return past, replace(reason, since_ns=now_ns)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from muster_scheduler.core.closing import Closed, words
 from muster_scheduler.core.words import amounts, count, listed, plain
 
 
@@ -121,6 +122,8 @@ class Reason:
     :param free: the largest amount that any one node had free.
     :param nodes: how many nodes there were; ``reserved``: how many of them would do, but are kept free for others.
     :param lacking: by type, how many of the nodes had too little of it.
+    :param closed: how many more took nothing new, or are there no more, and by whose word; nodes of which a part is
+        wanted back are among ``nodes``, too.
     :param preemption: why preemption did not help, as far as it was tried.
     :param of_group: ``who`` is a group, where the code does not say it.
     :param promised: of that type, what gangs that have started will still take there.
@@ -155,6 +158,7 @@ class Reason:
     because: Reason | None = None
     said: str = ""
     as_of_ns: int = 0
+    closed: tuple[Closed, ...] = ()
 
     def same_as(self, other: Reason | None) -> bool:
         """Whether the other says the same "no" (figures may differ: they move all the time)."""
@@ -171,9 +175,11 @@ class Reason:
         """The same "no", with what preemption said to it."""
         return replace(self, preemption=no)
 
-    def with_nodes(self, nodes: int, reserved: int, lacking: tuple[tuple[str, int], ...]) -> Reason:
-        """The same "no", with how many nodes there were and what they lacked."""
-        return replace(self, nodes=nodes, reserved=reserved, lacking=lacking)
+    def with_nodes(
+        self, nodes: int, reserved: int, lacking: tuple[tuple[str, int], ...], closed: tuple[Closed, ...] = ()
+    ) -> Reason:
+        """The same "no", with how many nodes there were and what they lacked, and how many were closed by whom."""
+        return replace(self, nodes=nodes, reserved=reserved, lacking=lacking, closed=closed)
 
     def sentence(self) -> str:
         """One or two sentences for people."""
@@ -185,9 +191,21 @@ class Reason:
             said += f" Of {count(self.nodes, 'node')} {lacks}."
         if self.reserved:
             said += f" {count(self.reserved, 'node')} with room {_is_are(self.reserved)} kept free for others."
+        if self.closed and self.code is not ReasonCode.NO_NODES:
+            said += f" {capital(words(self.closed))}."
+        if helps := self._what_helps():
+            said += f" Waiting does not help: {helps} would, or asking for less."
         if self.preemption is not None:
             said += f" Preemption: {_PREEMPTION_WORDS[self.preemption]}."
         return said
+
+    def _what_helps(self) -> str:
+        """Where waiting does not; "": it may."""
+        if self.code is ReasonCode.LARGER_THAN_ANY_NODE and not self.closed:  # (one of those may be large enough)
+            return "a larger node" if self.limit else f"a node with {self.resource_type}"
+        if self.code in _LIMITS and self.asked > self.limit:
+            return "a larger pool" if self._is_pool else "a higher limit" if self.who else "a higher max"
+        return ""
 
     def clause(self) -> str:
         """The "no" alone, as it stands behind a "because"."""
@@ -196,10 +214,13 @@ class Reason:
             case ReasonCode.WAITING_FOR_TURN:
                 return "the scheduler has not come to it yet"
             case ReasonCode.NO_NODES:
-                return "the partition has no schedulable node"
+                if not self.closed:
+                    return "the partition has no node"
+                return f"the partition has no schedulable node: {words(self.closed)}"
             case ReasonCode.LARGER_THAN_ANY_NODE:
                 asked, limit = amounts(kind, self.asked, self.limit)
-                return f"it asks for {asked}, and the largest node has {limit} in all"
+                has = f"the largest node has {limit} in all" if self.limit else "no node has any, even when empty"
+                return f"it asks for {asked}, and {has}"
             case ReasonCode.NO_NODE_HAS_ROOM:
                 asked, free = amounts(kind, self.asked, self.free)
                 return f"it asks for {asked}, and no node has " + (
@@ -211,6 +232,8 @@ class Reason:
                 return "the nodes with room for it are kept free for asks that have waited longer"
             case ReasonCode.QUEUE_MAX | ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
                 asked, used, limit = amounts(kind, self.asked, self.used, self.limit)
+                if self.asked > self.limit:
+                    return f"it asks for {asked}, and {self._may_have(limit)}"
                 if self.code is ReasonCode.QUEUE_MAX and self._is_pool:
                     return f"{self._pool()}; {plain(kind, self.asked)} more would go over"
                 if self.code is ReasonCode.QUEUE_MAX:
@@ -265,6 +288,8 @@ class Reason:
     def _gang_room(self) -> str:
         kind = self.resource_type
         asked, used, limit, promised = amounts(kind, self.asked, self.used, self.limit, self.promised)
+        if self.asked > self.limit:
+            return f"its gang starts as a whole and asks for {asked} in all, and {self._may_have(limit)}"
         if self._is_pool:
             there, asked = self._pool(), plain(kind, self.asked)
         elif self.who:
@@ -287,6 +312,14 @@ class Reason:
             f"{count(self.members, 'placeholder')} placed"
         )
         return said if self.because is None else f"{said}; of the rest: {self.because.clause()}"
+
+    def _may_have(self, limit: str) -> str:
+        """Of a limit that the ask alone is above."""
+        if self._is_pool:
+            return f"the pool of {self.resource_type} has {plain(self.resource_type, self.limit)} in all"
+        if self.who:
+            return f"{self._subject()} may use {limit} in all in queue {self.queue}"
+        return f"queue {self.queue} may use {limit} in all"
 
     @property
     def _is_pool(self) -> bool:
@@ -313,6 +346,7 @@ class Reason:
 
 
 _POOLS = (ReasonCode.QUEUE_MAX,)
+_LIMITS = (ReasonCode.QUEUE_MAX, ReasonCode.USER_LIMIT, ReasonCode.GROUP_LIMIT, ReasonCode.GANG_ROOM)
 
 
 def _is_are(number: int) -> str:

@@ -457,11 +457,12 @@ class SchedulerCore:
             others = "" if node.schedulable else f" by the RM, but by {', '.join(node.sources)}"
             return f"node {node.node_id} is not draining{others}: DRAIN_TO_SCHEDULABLE is not possible"
         if report is None:
-            report = NodeReport({}, None, {}, schedulable=False)  # of a node that it did not create it says no more
+            # (Of a node that it did not create it says no more.)
+            report = NodeReport({}, None, {}, schedulable=False, by_operator=item.by_operator)
         elif report.capacity is None:
-            report = NodeReport({}, None, {}, schedulable=False) if drains else None
+            report = replace(report, by_operator=item.by_operator) if drains else None
         else:
-            report = replace(report, schedulable=not drains)
+            report = replace(report, schedulable=not drains, by_operator=drains and item.by_operator)
         partition.node_lives.settle(node.node_id, report, out, now_ns)
         return ""
 
@@ -475,6 +476,7 @@ class SchedulerCore:
             item.capacity if item.capacity is not None else report.capacity,
             item.occupied if item.occupied is not None else report.occupied,
             report.schedulable,
+            report.by_operator,
         )
         partition.node_lives.settle(node.node_id, said, out, now_ns)
         return ""

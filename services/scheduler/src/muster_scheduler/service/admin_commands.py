@@ -19,7 +19,8 @@ from muster_service import event_settings
 from muster_scheduler.core.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
 from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.outcome import AcceptedNode, Outcome, RejectedNode
-from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.core.past import PAST_KEPT, counts
+from muster_scheduler.follower import Pause, RmInfo, RmState
 from muster_scheduler.queue_yaml import checksum
 from muster_scheduler.service import callback_stream, generation
 from muster_scheduler.service.configuration import changes, event_warnings, judge, too_large_with
@@ -172,9 +173,14 @@ def _hold(
     info = state.info
     if info.held == held:
         return False
+    lasted = not held and info.held_ns != 0 and counts(info.held_ns, now_ns)
+    if lasted:
+        info.pauses = (*info.pauses[1 - PAST_KEPT :], Pause(info.held_ns, now_ns, info.held_reason))
     info.held, info.held_reason, info.held_ns = held, reason, now_ns if held else 0
     state.core.apply(SetDeciding(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
+    if lasted:
+        outputs.append(emitter.registration_record())
     log.info("rm paused" if held else "rm resumed", rm=info.rm_id, reason=reason)
     return True
 
@@ -206,7 +212,7 @@ def _drain(
         return
     action = NodeAction.DRAIN_TO_SCHEDULABLE if wanted.schedulable else NodeAction.DRAIN_NODE
     told = len(out.facts)
-    state.core.apply(UpdateNodes((NodeItem(wanted.node_id, action, partition=name),)), now_ns, out)
+    state.core.apply(UpdateNodes((NodeItem(wanted.node_id, action, partition=name, by_operator=True),)), now_ns, out)
     # The RM did not ask: it gets no answer. (It sees the event, and where its asks go.)
     out.facts[told:] = [fact for fact in out.facts[told:] if not isinstance(fact, AcceptedNode | RejectedNode)]
     result.changed = True

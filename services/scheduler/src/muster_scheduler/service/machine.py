@@ -506,7 +506,7 @@ class SchedulerMachine:
             # A pause is the operator's, and about the RM, not about one life of it: an RM that starts anew, by itself
             # or in a crash loop, must not lift it.
             info.held, info.held_reason = known.info.held, known.info.held_reason
-            info.held_ns = known.info.held_ns
+            info.held_ns, info.pauses = known.info.held_ns, known.info.pauses
             if known.info.callbacks.epoch:  # its stream ends, the order of the gateways' notes goes on
                 info.callbacks = pb.CallbackStream(epoch=known.info.callbacks.epoch)
                 info.callbacks_since_ns = now_ns

@@ -16,15 +16,17 @@ from muster_service.go_json import go_json
 from muster_scheduler.core.external import SourceState
 from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.past import Past, PastReason
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
-from muster_scheduler.core.states import QueueState
-from muster_scheduler.core.words import count, lasted
+from muster_scheduler.core.states import AppState, QueueState
+from muster_scheduler.core.words import amount, count, lasted, listed
 from muster_scheduler.follower import RmState
 from muster_scheduler.state_codec import REFUSALS_KEPT
 from muster_scheduler.view import dao, explain_gang, explain_history, explain_now, explain_preemption
 from muster_scheduler.view.explain_dao import (
     ApplicationDao,
+    EpisodeDao,
     KeptNodeDao,
     NowDao,
     PendingDao,
@@ -69,6 +71,14 @@ def halt_of(state: RmState) -> Reason | None:
     return None
 
 
+def halts_of(state: RmState) -> Past:
+    """When nothing was decided for an RM because an operator had paused it: what is over, the oldest first."""
+    return tuple(
+        PastReason(Reason(ReasonCode.RM_HELD, said=reason, since_ns=since_ns), until_ns)
+        for since_ns, until_ns, reason in state.info.pauses
+    )
+
+
 def reason_of(wanted: Ask, *, halt: Reason | None) -> Reason:
     """Why an ask is pending now.
 
@@ -87,12 +97,17 @@ class Explainer:
     """Explains asks, each in O(1): many share one reason, whose sentence is made once.
 
     :param victims: by the ask that they make room for.
+    :param halt: why nothing at all is decided; ``halts``: the same of before.
     """
 
-    def __init__(self, partition: Partition, victims: Victims, now_ns: int, *, halt: Reason | None) -> None:
+    def __init__(
+        self, partition: Partition, victims: Victims, now_ns: int, *, halt: Reason | None, halts: Past = ()
+    ) -> None:
         self._partition, self._victims, self._now_ns, self._halt = partition, victims, now_ns, halt
+        self._halts = halts
         self._present = Present(partition)
         self._sentences: dict[tuple[int, str], str] = {}
+        self._closed: dict[int, Reason] = {}
         self._kept: dict[int, Reason] = {}  # so that no other reason gets the identity of one that has gone
 
     def ask(self, wanted: Ask) -> PendingDao:
@@ -100,10 +115,13 @@ class Explainer:
         reason = reason_of(wanted, halt=self._halt)
         made = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _HALTS
         now = None if made else self._now(wanted, reason)
+        recorded, reason = reason, reason if made else self._as_it_is(reason)
+        since_ns = explain_history.since_ns(wanted, recorded, self._halts)
         preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
-        said = [self._sentence(reason, explain_preemption.worth_saying(preemption))]
+        said = [_wants(wanted) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
+        said += [self._sentence(reason, explain_preemption.worth_saying(preemption))]
+        said.append(explain_preemption.sentence_of_ask(preemption, self._now_ns))
         said.append(explain_now.moved(reason, now, self._now_ns))
-        said.append(explain_preemption.sentence_of_ask(preemption))
         kept = wanted.reserved
         if kept is not None:
             said.append(f"Node {kept.node_id} is kept free for it.")
@@ -126,16 +144,28 @@ class Explainer:
             as_of=reason.as_of_ns or reason.since_ns,
             now=now,
             waiting_since=wanted.created_ns,
-            history=explain_history.of_ask(wanted, reason),
+            history=explain_history.of_ask(wanted, recorded, self._halts),
             at=self._now_ns,
-            sentence=_one_sentence(wanted, reason, self._now_ns),
+            sentence=_one_sentence(wanted, reason, since_ns, self._now_ns),
             message=" ".join(text for text in said if text),
-            **{**explain_gang.figures(reason), "since": _since_ns(wanted, reason)},
+            **{**explain_gang.figures(reason), "since": since_ns},
         )
 
     def _now(self, wanted: Ask, reason: Reason) -> NowDao | None:
         self._kept[id(reason)] = reason
         return self._present.of(wanted.app, reason)
+
+    def _as_it_is(self, reason: Reason) -> Reason:
+        """With the nodes that are closed now: nobody who waits is tried again when one more is."""
+        if reason.code not in explain_now.OF_NODES or reason.closed == self._present.closed:
+            return reason
+        if reason.code is ReasonCode.NO_NODES and not self._present.closed:
+            return reason  # some came this moment
+        key = id(reason)
+        if key not in self._closed:
+            self._kept[key] = reason
+            self._closed[key] = replace(reason, closed=self._present.closed)
+        return self._closed[key]
 
     def _sentence(self, reason: Reason, no: str) -> str:
         if reason.code in explain_gang.MADE_WHEN_ASKED:
@@ -148,15 +178,14 @@ class Explainer:
         return found
 
 
-def _since_ns(wanted: Ask, reason: Reason) -> int:
-    """When the reason began for this ask: others may have waited for the same before."""
-    return max(reason.since_ns, wanted.created_ns)
+def _wants(wanted: Ask) -> str:
+    """Where the reason is about no one type."""
+    return f"It asks for {listed([amount(name, value) for name, value in sorted(wanted.shape.quantities.items())])}."
 
 
-def _one_sentence(wanted: Ask, reason: Reason, now_ns: int) -> str:
+def _one_sentence(wanted: Ask, reason: Reason, since_ns: int, now_ns: int) -> str:
     """Who waits, for how long, and why."""
     who = f"{'Placeholder' if wanted.placeholder else 'Ask'} {wanted.key} of application {wanted.app.app_id}"
-    since_ns = _since_ns(wanted, reason)
     waited = f"has waited for {lasted(now_ns - wanted.created_ns)}"
     if since_ns - wanted.created_ns >= _MOMENT_NS:
         waited += f", the last {lasted(now_ns - since_ns)} of it" if now_ns - since_ns >= _MOMENT_NS else ", just now"
@@ -236,7 +265,7 @@ def _asks(partition: Partition) -> Iterator[Ask]:
 
 def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
     victims = explain_preemption.victims_of(partition)
-    return Explainer(partition, victims, now_ns, halt=halt_of(state))
+    return Explainer(partition, victims, now_ns, halt=halt_of(state), halts=halts_of(state))
 
 
 # ---- one of them -----------------------------------------------------------------------------------------------------
@@ -245,7 +274,7 @@ def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
 def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
     """One pending ask."""
     victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
-    return Explainer(partition, victims, now_ns, halt=halt_of(state)).ask(wanted)
+    return Explainer(partition, victims, now_ns, halt=halt_of(state), halts=halts_of(state)).ask(wanted)
 
 
 def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
@@ -256,10 +285,12 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
     halt = halt_of(state)
     counts = _counts(app, halt)
     gang = explain_gang.of_application(partition, app, partial(reason_of, halt=halt))
+    rejected = app.state is AppState.REJECTED
+    history = explain_history.of_application(app, partial(reason_of, halt=halt), halts_of(state))
     head = ApplicationDao(
         partition=partition.name,
         application_id=app.app_id,
-        queue=app.queue.path,
+        queue=app.requested_queue if rejected else app.queue.path,
         state=app.state.value,
         since=app.story[-1][0] if app.story else app.submitted_ns,
         user=app.user,
@@ -269,10 +300,13 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
         counts=dict(counts),
         waiting=_waiting(app.reason) if app.reason is not None else None,
         gang=gang,
-        history=explain_history.of_application(app, partial(reason_of, halt=halt)),
+        history=history,
+        rejected=app.rejected_message,
         at=now_ns,
-        sentence=_application_one(app, counts),
-        message=_application_sentence(app, counts.total(), gang.message if gang is not None else ""),
+        sentence=_rejected(app, now_ns) if rejected else _application_one(app, counts, history, now_ns),
+        message=_rejected(app, now_ns)
+        if rejected
+        else _application_sentence(app, counts, gang.message if gang is not None else "", history, now_ns),
     )
     explainer = _explainer(state, partition, now_ns)
     lists: list[tuple[bytes, Pieces]] = [
@@ -286,6 +320,12 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
         yield from pieces
         yield b"]"
     yield b"}\n"
+
+
+def remembered(partition: Partition, app_id: str) -> Application | None:
+    """The last application of the id that ended, or was rejected, as long as it is remembered."""
+    known = (partition.apps.get(app_id), partition.rejected.get(app_id))
+    return max((app for app in known if app is not None), key=lambda app: app.finished_ns, default=None)
 
 
 def _waiting(reason: Reason) -> WaitingDao:
@@ -302,26 +342,38 @@ def _waiting(reason: Reason) -> WaitingDao:
     )
 
 
-def _application_one(app: Application, counts: Counter[str]) -> str:
-    """What it has, what it wants, and what most of that waits for."""
+def _rejected(app: Application, now_ns: int) -> str:
+    return f"Application {app.app_id} was rejected {lasted(now_ns - app.finished_ns)} ago: {app.rejected_message}."
+
+
+def _application_one(app: Application, counts: Counter[str], history: list[EpisodeDao], now_ns: int) -> str:
+    """What it has, what it wants, and what most of that waits for, and for how long."""
     pending = counts.total()
     said = f"Application {app.app_id} is {app.state.lower()}, has {count(len(app.allocations), 'allocation')}"
     if not pending:
         return f"{said} and wants no more."
-    if app.reason is not None:
-        return f"{said} and wants {pending:,} more, but {app.reason.clause()}."
+    if app.reason is not None and app.reason.code in counts:
+        waited = lasted(now_ns - app.reason.since_ns)
+        return f"{said} and wants {pending:,} more, but has waited for {waited} because {app.reason.clause()}."
     code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == pending else f"of which {most:,}"
-    return f"{said} and wants {pending:,} more, {which} {'waits' if most == 1 else 'wait'} {WAITS[code]}."
+    first_ns = min((each.since for each in history if each.reason == code and not each.until), default=now_ns)
+    waits = f"{'waits' if most == 1 else 'wait'} {WAITS[code]}, for {lasted(now_ns - first_ns)}"
+    return f"{said} and wants {pending:,} more, {which} {waits}."
 
 
-def _application_sentence(app: Application, pending: int, gang: str) -> str:
+def _application_sentence(
+    app: Application, counts: Counter[str], gang: str, history: list[EpisodeDao], now_ns: int
+) -> str:
+    pending, halted = counts.total(), app.reason is not None and app.reason.code not in counts
     said = [f"It is {app.state.lower()}."]
     has = f"It has {count(len(app.allocations), 'allocation')}"
     said.append(f"{has}, and wants {f'{pending:,} more' if pending else 'no more'}.")
     said.append(gang)
-    if pending and app.reason is not None:
+    if pending and app.reason is not None and not halted:
         said.append(app.reason.sentence())
+    elif pending:
+        said += explain_history.sentences(history, now_ns)
     return " ".join(text for text in said if text)
 
 

@@ -20,6 +20,7 @@ class ToldToGoDao(_Whole, kw_only=True):
     application_id: str = field(name="applicationID")
     allocation_key: str
     node: str
+    since: int
 
 
 class AskPreemptionDao(_Whole, kw_only=True):
@@ -42,6 +43,14 @@ class KeptNodeDao(_Whole, kw_only=True):
     since: int
 
 
+class ClosedDao(_Whole, kw_only=True):
+    """So many nodes take nothing new, or are there no more, by whose word. ``source``: its name; "": it is none."""
+
+    by: str
+    source: str
+    nodes: int
+
+
 class WhyDao(_Whole, kw_only=True):
     """A reason alone: the fields of :class:`muster_scheduler.core.reasons.Reason`.
 
@@ -62,6 +71,7 @@ class WhyDao(_Whole, kw_only=True):
     nodes: int
     reserved_nodes: int
     lacking: list[LackingDao]
+    closed: list[ClosedDao]
     since: int
     message: str
 
@@ -104,6 +114,7 @@ class PastDao(_Whole, kw_only=True):
     node: str
     nodes: int
     reserved_nodes: int
+    closed: list[ClosedDao]
     since: int
     until: int
     message: str
@@ -166,6 +177,7 @@ class PendingDao(_Whole, kw_only=True):
     nodes: int
     reserved_nodes: int
     lacking: list[LackingDao]
+    closed: list[ClosedDao]
     since: int
     as_of: int
     now: NowDao | None
@@ -301,6 +313,7 @@ class ApplicationDao(_Whole, kw_only=True):
     waiting: WaitingDao | None
     gang: GangDao | None
     history: list[EpisodeDao]
+    rejected: str
     at: int
     sentence: str
     message: str
@@ -463,6 +476,7 @@ class NodeDao(_Whole, kw_only=True):
     rm: ReportedDao | None
     disputed: str
     closed: str
+    closed_by: str
     wanted_back: list[WantedBackDao]
     capacity: Quantities
     allocated: Quantities

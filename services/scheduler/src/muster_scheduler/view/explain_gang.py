@@ -12,7 +12,7 @@ from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import GangPhase
 from muster_scheduler.view.dao import LackingDao, Quantities
-from muster_scheduler.view.explain_dao import AwaitedDao, GangDao, ReplacementDao, TaskGroupDao, WhyDao
+from muster_scheduler.view.explain_dao import AwaitedDao, ClosedDao, GangDao, ReplacementDao, TaskGroupDao, WhyDao
 
 # Reasons that nobody records: they follow from where the gang is, and are made anew for each who asks.
 MADE_WHEN_ASKED = frozenset({ReasonCode.GANG_FORMING, ReasonCode.PLACEHOLDER_LEAVING, ReasonCode.PLACEHOLDER_STUCK})
@@ -45,8 +45,14 @@ def figures(reason: Reason) -> dict[str, Any]:
         "nodes": reason.nodes,
         "reserved_nodes": reason.reserved,
         "lacking": [LackingDao(resource_type=name, nodes=count) for name, count in reason.lacking],
+        "closed": closed(reason),
         "since": reason.since_ns,
     }
+
+
+def closed(reason: Reason) -> list[ClosedDao]:
+    """How many nodes are closed by whom."""
+    return [ClosedDao(by=by.value, source=source, nodes=nodes) for by, source, nodes in reason.closed]
 
 
 def why(reason: Reason) -> WhyDao:

@@ -9,36 +9,48 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from muster_scheduler.core.objects import Application, Ask, AskGroup, Queue
-from muster_scheduler.core.past import PAST_KEPT, Past, PastReason
-from muster_scheduler.core.reasons import Reason, capital
+from muster_scheduler.core.past import PAST_KEPT, Past, PastReason, counts
+from muster_scheduler.core.reasons import Reason, ReasonCode, capital
 from muster_scheduler.core.resources import saturated
+from muster_scheduler.core.words import count, lasted
+from muster_scheduler.view import explain_gang
 from muster_scheduler.view.explain_dao import EpisodeDao, PastDao
-from muster_scheduler.view.explain_gang import waiting_for_placeholders
+from muster_scheduler.view.explain_words import WAITS
 
-# What took less does not count: the moment between two looks.
-_MOMENT_NS = 1_000_000_000
 # Of a queue or an application, whose asks waited for many things.
 EPISODES_MAX = 20
+SENTENCES_MAX = 5
 
 
 # ---- of an ask -------------------------------------------------------------------------------------------------------
 
 
-def of_ask(wanted: Ask, reason: Reason) -> list[PastDao]:
+def since_ns(wanted: Ask, reason: Reason, halts: Past) -> int:
+    """When the reason began for this ask: others may have waited for the same before, or nothing was decided at all."""
+    return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in halts))
+
+
+def of_ask(wanted: Ask, reason: Reason, halts: Past = ()) -> list[PastDao]:
     """What it waited for before ``reason``, the oldest first.
 
-    What held back the application as a whole held back the ask, whatever its list says of the same time; what its
-    application kept of a list that is no more comes last.
+    While nothing was decided at all (``halts``) it waited for that. Else what held back the application as a whole held
+    back the ask, whatever its list says of the same time; what its application kept of a list that is no more comes
+    last.
     """
+    began_ns = since_ns(wanted, reason, halts)
     app, group = wanted.app, wanted.group
     own = app.past if app.reason is None or app.reason is reason else (*app.past, _open(app.reason, reason))
+    halts = tuple(each for each in halts if each.until_ns > wanted.created_ns)
     waitlist = app.queue.waitlists.get(group.wait_key) if group is not None else None
     listed: Past = waitlist.past if waitlist is not None else ()
     if waitlist is not None and waitlist.reason is not None and waitlist.reason is not reason:
         listed = (*listed, _open(waitlist.reason, reason))
+    if halts:  # it went on behind them
+        listed = (*listed, PastReason(reason, began_ns))
     if not own and not listed:
         return []
     sources = (
+        halts,
         [each for each in own if each.shape is None],
         listed,
         [each for each in own if each.shape == wanted.shape],
@@ -47,9 +59,9 @@ def of_ask(wanted: Ask, reason: Reason) -> list[PastDao]:
     taken: list[tuple[int, int]] = []
     for past in sources:
         for each in past:
-            since_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, reason.since_ns)
-            for start_ns, end_ns in _left(since_ns, until_ns, taken):
-                if end_ns - start_ns >= _MOMENT_NS:
+            from_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, began_ns)
+            for start_ns, end_ns in _left(from_ns, until_ns, taken):
+                if counts(start_ns, end_ns):
                     found.append(_past(each.reason, start_ns, end_ns))
         taken = [(each.since, each.until) for each in found]
     found.sort(key=lambda each: each.since)
@@ -72,6 +84,9 @@ def _left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Ite
 
 
 def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
+    newer = reason.as_of_ns > until_ns  # it went on behind a pause, and its figures are of then
+    if newer:
+        reason = Reason(reason.code, reason.queue, reason.resource_type, who=reason.who, node=reason.node)
     return PastDao(
         reason=reason.code.value,
         resource_type=reason.resource_type,
@@ -85,10 +100,18 @@ def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
         node=reason.node,
         nodes=reason.nodes,
         reserved_nodes=reason.reserved,
+        closed=explain_gang.closed(reason),
         since=since_ns,
         until=until_ns,
-        message=capital(f"{reason.clause()}."),
+        message=f"It waited {WAITS[reason.code]}." if newer else capital(f"{_was(reason)}."),
     )
+
+
+def _was(reason: Reason) -> str:
+    if reason.code is not ReasonCode.RM_HELD:
+        return reason.clause()  # as it was said then
+    said = f" ({reason.said})" if reason.said else ""
+    return f"an operator had paused the resource manager{said}; nothing was decided for it until it was resumed"
 
 
 # ---- of an application, of a queue -----------------------------------------------------------------------------------
@@ -106,22 +129,33 @@ class _About(NamedTuple):
 class _Times:
     """When somebody waited for something: pieces that overlap become one."""
 
-    def __init__(self) -> None:
+    def __init__(self, halts: Past) -> None:
+        self._halts = [(each.reason.since_ns, each.until_ns) for each in halts]
         self._pieces: dict[_About, list[tuple[int, int]]] = {}
         self._asks: dict[_About, int] = {}
+
+    def halted(self, halts: Past, since_ns: int) -> None:
+        """When nothing was decided at all, since somebody came."""
+        for each in halts:
+            self._add(_about(each.reason), max(each.reason.since_ns, since_ns), each.until_ns)
 
     def past(self, past: Past, since_ns: int) -> None:
         """What is over, as far as it was not before somebody came."""
         for each in past:
-            start_ns = max(each.reason.since_ns, since_ns)
-            if each.until_ns - start_ns >= _MOMENT_NS:
-                self._pieces.setdefault(_about(each.reason), []).append((start_ns, each.until_ns))
+            for start_ns, end_ns in _left(max(each.reason.since_ns, since_ns), each.until_ns, self._halts):
+                self._add(_about(each.reason), start_ns, end_ns)
 
     def now(self, reason: Reason, asks: int, since_ns: int) -> None:
         """What so many asks wait for."""
         about = _about(reason)
-        self._pieces.setdefault(about, []).append((max(reason.since_ns, since_ns), 0))
+        began_ns = max((reason.since_ns, since_ns, *(until_ns for _, until_ns in self._halts)))
+        self.past((PastReason(reason, began_ns),), since_ns)
+        self._pieces.setdefault(about, []).append((began_ns, 0))
         self._asks[about] = self._asks.get(about, 0) + asks
+
+    def _add(self, about: _About, start_ns: int, end_ns: int) -> None:
+        if counts(start_ns, end_ns):
+            self._pieces.setdefault(about, []).append((start_ns, end_ns))
 
     def told(self) -> list[EpisodeDao]:
         """The last ones, in the order in which they began."""
@@ -141,8 +175,12 @@ class _Times:
                     )
                 )
         # What goes on is told first of all, were there ever so much of the past.
-        found.sort(key=lambda each: (not each.until, each.until, each.since))
-        return sorted(found[-EPISODES_MAX:], key=lambda each: (each.since, each.until, each.reason))
+        found.sort(key=lambda each: (not each.until, each.until, *_order(each)))
+        return sorted(found[-EPISODES_MAX:], key=_order)
+
+
+def _order(each: EpisodeDao) -> tuple[int, int, str, str, str, str]:
+    return each.since, each.until, each.reason, each.limit_queue, each.who, each.resource_type
 
 
 def _about(reason: Reason) -> _About:
@@ -154,7 +192,7 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     ordered = sorted(pieces)
     since_ns, until_ns = ordered[0]
     for start_ns, end_ns in ordered[1:]:
-        if until_ns and start_ns - until_ns >= _MOMENT_NS:
+        if until_ns and counts(until_ns, start_ns):
             yield since_ns, until_ns
             since_ns, until_ns = start_ns, end_ns
         elif until_ns:
@@ -162,18 +200,30 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     yield since_ns, until_ns
 
 
-def of_application(app: Application, reason_of: Callable[[Ask], Reason]) -> list[EpisodeDao]:
+def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
+    """What is waited for now, one sentence each: the first few."""
+    now = [each for each in history if not each.until and each.asks][:SENTENCES_MAX]
+    return [f"{_waits(each)}, for {lasted(now_ns - each.since)}." for each in now]
+
+
+def _waits(each: EpisodeDao) -> str:
+    said = f"{count(each.asks, 'ask waits', 'asks wait')} {WAITS[each.reason]}"
+    at = [text for text in (each.resource_type, each.limit_queue, each.who) if text]
+    return f"{said} ({', '.join(at)})" if at else said
+
+
+def of_application(app: Application, reason_of: Callable[[Ask], Reason], halts: Past = ()) -> list[EpisodeDao]:
     """What it and its asks wait and waited for: O(its groups of asks)."""
-    times = _Times()
-    _add(app, times, reason_of)
+    times = _Times(halts)
+    _add(app, times, reason_of, halts)
     return times.told()
 
 
-def of_queue(queue: Queue, reason_of: Callable[[Ask], Reason]) -> list[EpisodeDao]:
+def of_queue(queue: Queue, reason_of: Callable[[Ask], Reason], halts: Past = ()) -> list[EpisodeDao]:
     """What waits and waited in it and below, of what still does: O(groups of asks)."""
-    times = _Times()
+    times = _Times(halts)
     for app in _applications(queue):
-        _add(app, times, reason_of)
+        _add(app, times, reason_of, halts)
     return times.told()
 
 
@@ -183,16 +233,21 @@ def _applications(queue: Queue) -> Iterator[Application]:
         yield from _applications(child)
 
 
-def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason]) -> None:
+def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], halts: Past) -> None:
     times.past(app.past, app.submitted_ns)
+    first_ns = 0
     for group in app.groups.values():
         head = group.head()
         if head is not None:  # those of a group share one reason
             reason = reason_of(head)
             times.now(reason, group.asks, head.created_ns)
+            first_ns = min(first_ns or head.created_ns, head.created_ns)
             _add_list(group, reason, head.created_ns, times)
-    for wanted in waiting_for_placeholders(app):
+    for wanted in explain_gang.waiting_for_placeholders(app):
         times.now(reason_of(wanted), 1, wanted.created_ns)
+        first_ns = min(first_ns or wanted.created_ns, wanted.created_ns)
+    if halts and first_ns:
+        times.halted(halts, first_ns)
 
 
 def _add_list(group: AskGroup, reason: Reason, created_ns: int, times: _Times) -> None:

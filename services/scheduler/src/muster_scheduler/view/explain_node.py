@@ -9,6 +9,7 @@ from itertools import islice
 
 from muster_service.go_json import go_json
 
+from muster_scheduler.core.closing import ClosedBy
 from muster_scheduler.core.external import ExternalOffer, OfferState
 from muster_scheduler.core.external_books import ExternalBooks, OnNode
 from muster_scheduler.core.external_merge import Part, merge, parts_of
@@ -28,6 +29,7 @@ from muster_scheduler.view.explain_dao import (
     WantedBackDao,
     WouldFitDao,
 )
+from muster_scheduler.view.explain_words import WAITS
 from muster_scheduler.view.render import Pieces, small
 
 _REFUSED_MAX = 100
@@ -62,6 +64,7 @@ def explained(
         rm=dao.reported(node),
         disputed=merged.disputed if merged is not None else "",
         closed=merged.closed if merged is not None else "",
+        closed_by="",
         wanted_back=list(_wanted_back(on)) if on is not None else [],
         capacity=quantities(node.capacity),
         allocated=quantities(node.allocated),
@@ -74,6 +77,8 @@ def explained(
         refused_for=list(islice(_refused_for(node), _REFUSED_MAX)),
         message="",
     )
+    closer = partition.external.closer_of(node)
+    found.closed_by = closer.by.value if closer is not None else ""
     found.message = _message(found, len(held), len(foreign), halt)
     yield go_json(found)[:-1]
     for name, objects in ((b"allocations", held), (b"foreign", foreign)):
@@ -225,7 +230,8 @@ def _takes(found: NodeDao) -> str:
         return ""
     if found.closed and not found.schedulable:
         return f"Nothing new goes there but what can run on no other node: {found.closed}."
-    why = "not ready" if found.schedulable else "drained"
+    by = "an operator" if found.closed_by == ClosedBy.OPERATOR else "the resource manager"
+    why = "not ready" if found.schedulable else f"drained by {by}"
     return f"It is {why}: nothing new goes there but what can run on no other node."
 
 
@@ -288,7 +294,9 @@ def _would_fit(waiting: WouldFitDao) -> str:
     said = f"Of {_count(waiting.asks, 'ask')} that {'waits' if waiting.asks == 1 else 'wait'} it has room for "
     said += f"{waiting.fit or 'none'}"
     if waiting.reasons:
-        said += f" ({', '.join(f'{count} {code}' for code, count in sorted(waiting.reasons.items()))})"
+        reasons = sorted(waiting.reasons.items())
+        waits = [f"{count} {'waits' if count == 1 else 'wait'} {WAITS[code]}" for code, count in reasons]
+        said += f" ({', '.join(waits)})"
     if waiting.lacking:
         said += "; " + ", ".join(f"for {each.asks} it has too little {each.resource_type}" for each in waiting.lacking)
     if waiting.elsewhere:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cached_property
+
+from muster_scheduler.core.closing import Closed, told
 from muster_scheduler.core.objects import Application, Ledger
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode
@@ -11,6 +15,8 @@ from muster_scheduler.view.explain_dao import NowDao
 from muster_scheduler.view.explain_gang import promised_at
 
 _NODES = frozenset({ReasonCode.NO_NODE_HAS_ROOM, ReasonCode.LARGER_THAN_ANY_NODE})
+# Of these it is told how many more nodes are closed.
+OF_NODES = _NODES | {ReasonCode.NO_NODES, ReasonCode.FREE_RESOURCES_SCATTERED, ReasonCode.RESERVED_FOR_OTHERS}
 _LIMITS = frozenset({ReasonCode.QUEUE_MAX, ReasonCode.USER_LIMIT, ReasonCode.GROUP_LIMIT, ReasonCode.GANG_ROOM})
 _MAXIMA = frozenset(
     {ReasonCode.QUEUE_MAX_APPLICATIONS, ReasonCode.USER_MAX_APPLICATIONS, ReasonCode.GROUP_MAX_APPLICATIONS}
@@ -24,6 +30,17 @@ class Present:
         self._partition = partition
         self._nodes: dict[int, NowDao] = {}
         self._known: dict[int, NowDao | None] = {}
+
+    @cached_property
+    def closed(self) -> tuple[Closed, ...]:
+        """Which nodes are closed by whom: O(nodes)."""
+        external = self._partition.external
+        counts = Counter(external.taken_back())
+        for node in self._partition.nodes.values():
+            closer = external.closer_of(node)
+            if closer is not None:
+                counts[closer] += 1
+        return told(counts)
 
     def of(self, app: Application, reason: Reason) -> NowDao | None:
         """None: there is nothing to count, or what it was is there no more.
@@ -77,6 +94,8 @@ def _now(*, used: int = 0, limit: int = 0, free: int = 0, promised: int = 0) -> 
 def moved(reason: Reason, now: NowDao | None, now_ns: int) -> str:
     """What is to be said when the figures are others by now; "": they are not."""
     if now is None or (now.used, now.limit, now.free) == (reason.used, reason.limit, reason.free):
+        return ""
+    if reason.code is ReasonCode.LARGER_THAN_ANY_NODE and now.limit == reason.limit:
         return ""
     ago = f"That was {lasted(now_ns - (reason.as_of_ns or reason.since_ns))} ago; now"
     if reason.code in _MAXIMA:

@@ -64,7 +64,10 @@ def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, 
     """
     if wanted.preempts:
         held = victims.get((wanted.app.app_id, wanted.key), ())
-        told = [ToldToGoDao(application_id=each.app_id, allocation_key=each.key, node=each.node_id) for each in held]
+        told = [
+            ToldToGoDao(application_id=each.app_id, allocation_key=each.key, node=each.node_id, since=each.told_ns)
+            for each in held
+        ]
         return AskPreemptionDao(state="CHOSEN", victims=told)
     no = reason.preemption
     may_at = 0
@@ -87,14 +90,18 @@ def worth_saying(preemption: AskPreemptionDao) -> str:
     return "" if preemption.no in (PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED) else preemption.no
 
 
-def sentence_of_ask(preemption: AskPreemptionDao) -> str:
+def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
     """What there is to say beside a "no"; "": nothing."""
+    if preemption.may_at:
+        return f"It may preempt in {lasted(preemption.may_at - now_ns)}."
     if preemption.state != "CHOSEN":
         return ""
     count = len(preemption.victims)
     if not count:
         return "All that was told to go for it has gone."
-    return f"{count} allocation{'s were' if count > 1 else ' was'} told to go for it."
+    ago = lasted(now_ns - min(each.since for each in preemption.victims))
+    others, they, have = ("s were", "they", "have") if count > 1 else (" was", "it", "has")
+    return f"{count} allocation{others} told {ago} ago to go for it; {they} {have} not gone yet."
 
 
 # ---- of an allocation that must go -----------------------------------------------------------------------------------

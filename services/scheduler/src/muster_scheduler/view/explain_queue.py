@@ -8,23 +8,24 @@ from functools import partial
 from muster_scheduler.core.config import ROOT
 from muster_scheduler.core.objects import Queue
 from muster_scheduler.core.partition import Partition
+from muster_scheduler.core.past import Past
 from muster_scheduler.core.preemption_victims import POLICY
 from muster_scheduler.core.properties import PreemptionPolicy
-from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
 from muster_scheduler.core.words import amount, amounts, count, lasted, listed
 from muster_scheduler.view import dao, explain_gang, explain_history
 from muster_scheduler.view.explain import reason_of
-from muster_scheduler.view.explain_dao import EpisodeDao, GuaranteeDao, QueueDao
+from muster_scheduler.view.explain_dao import GuaranteeDao, QueueDao
 from muster_scheduler.view.explain_preemption import fence_of
 from muster_scheduler.view.explain_words import WAITS
 
 
-def explained(partition: Partition, queue: Queue, now_ns: int, *, halt: Reason | None) -> QueueDao:
+def explained(partition: Partition, queue: Queue, now_ns: int, *, halt: Reason | None, halts: Past = ()) -> QueueDao:
     """A queue: O(what waits in it and below).
 
-    :param halt: why nothing at all is decided.
+    :param halt: why nothing at all is decided; ``halts``: the same of before.
     """
     quantities = partition.types.quantities
     guarantees = _guarantees(queue)
@@ -61,7 +62,7 @@ def explained(partition: Partition, queue: Queue, now_ns: int, *, halt: Reason |
         current_priority=dao.current_priority(queue),
         quota_at=queue.quota_ns,
         asks=dict(_asks(queue, halt)),
-        history=explain_history.of_queue(queue, partial(reason_of, halt=halt)),
+        history=explain_history.of_queue(queue, partial(reason_of, halt=halt), halts),
         at=now_ns,
         sentence="",
         message="",
@@ -170,19 +171,13 @@ def _lasted(found: QueueDao, since_ns: int) -> str:
 def _message(queue: Queue, found: QueueDao) -> str:
     said = [_state(queue), _guarantee(queue, found), _maximum(found), _applications_max(found), _preemption(found)]
     waiting = sum(found.asks.values())
-    said.append(f"{count(waiting, 'ask waits', 'asks wait')} in it." if waiting else "Nothing waits in it.")
-    full = [
-        each
-        for each in found.history
-        if each.limit_queue == found.queue and not each.until and each.reason != ReasonCode.QUEUE_STOPPED
-    ]
-    said += [f"{_full(each)}, for {_lasted(found, each.since)}." for each in full]
+    shown = sum(not each.until and bool(each.asks) for each in found.history)
+    if not waiting:
+        said.append("Nothing waits in it.")
+    elif shown > 1:
+        said.append(f"{count(waiting, 'ask waits', 'asks wait')} in it.")
+    said += explain_history.sentences(found.history, found.at)
     return " ".join(text for text in said if text)
-
-
-def _full(each: EpisodeDao) -> str:
-    asks = count(each.asks, "ask waits", "asks wait")
-    return f"{asks} {WAITS[each.reason]}{f' of {each.resource_type}' if each.resource_type else ''}"
 
 
 def _state(queue: Queue) -> str:

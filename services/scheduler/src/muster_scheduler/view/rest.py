@@ -559,7 +559,7 @@ class ViewRest:
         return Answer(render.body(explain.ask(state, partition, wanted, self._clock.now_ns())))
 
     async def _explain_application(self, call: Call) -> Answer:
-        return Answer(explain.application(*self._explained(call), self._clock.now_ns()))
+        return Answer(explain.application(*self._explained(call, ended=True), self._clock.now_ns()))
 
     async def _explain_queue(self, call: Call) -> Answer:
         path = _queue_path(call)
@@ -567,7 +567,8 @@ class ViewRest:
         for partition in self._partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
-                found = explain_queue.explained(partition, queue, self._clock.now_ns(), halt=explain.halt_of(state))
+                halt, halts = explain.halt_of(state), explain.halts_of(state)
+                found = explain_queue.explained(partition, queue, self._clock.now_ns(), halt=halt, halts=halts)
                 return Answer(render.body(found))
         raise RequestRefused(404, "Queue not found")
 
@@ -607,11 +608,19 @@ class ViewRest:
         ((partition, held),) = found
         return Answer(render.body(explain.preemption(partition, held, self._clock.now_ns())))
 
-    def _explained(self, call: Call) -> tuple[RmState, Partition, Application]:
-        """The application that the path names, in the partition that ``?partition=`` names, else in any."""
-        state = self._known(call)
-        for partition in self._partitions_of(call, state):
-            app = partition.live_application(call.path["application"])
+    def _explained(self, call: Call, *, ended: bool = False) -> tuple[RmState, Partition, Application]:
+        """The application that the path names, in the partition that ``?partition=`` names, else in any.
+
+        :param ended: also one that has ended, or was rejected, as long as it is remembered, if there is no other.
+        """
+        state, app_id = self._known(call), call.path["application"]
+        partitions = self._partitions_of(call, state)
+        for partition in partitions:
+            app = partition.live_application(app_id)
+            if app is not None:
+                return state, partition, app
+        for partition in partitions if ended else ():
+            app = explain.remembered(partition, app_id)
             if app is not None:
                 return state, partition, app
         raise RequestRefused(404, "Application not found")

@@ -292,6 +292,7 @@ class RegistrationObject(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     EXTRA_CONFIG_FIELD_NUMBER: _builtins.int
     REGISTRATIONS_FIELD_NUMBER: _builtins.int
+    PAUSES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     policy_group: _builtins.str
     config: _builtins.str
@@ -302,6 +303,10 @@ class RegistrationObject(_message.Message):
     def build_info(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def extra_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___PauseObject]:
+        """an operator's pauses of it that are over: the last eight, the oldest first"""
+
     def __init__(
         self,
         *,
@@ -311,14 +316,42 @@ class RegistrationObject(_message.Message):
         config: _builtins.str = ...,
         extra_config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         registrations: _builtins.int = ...,
+        pauses: _abc.Iterable[Global___PauseObject] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "config", b"config", "extra_config", b"extra_config", "policy_group", b"policy_group", "registrations", b"registrations", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_info", b"build_info", "config", b"config", "extra_config", b"extra_config", "pauses", b"pauses", "policy_group", b"policy_group", "registrations", b"registrations", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegistrationObject: _TypeAlias = RegistrationObject  # noqa: Y015
+
+@_typing.final
+class PauseObject(_message.Message):
+    """From when to when an operator had paused an RM."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    UNTIL_NS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    since_ns: _builtins.int
+    until_ns: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        since_ns: _builtins.int = ...,
+        until_ns: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "since_ns", b"since_ns", "until_ns", b"until_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseObject: _TypeAlias = PauseObject  # noqa: Y015
 
 @_typing.final
 class NodeObject(_message.Message):
@@ -354,11 +387,14 @@ class NodeObject(_message.Message):
     CREATED_NS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     REPORTED_FIELD_NUMBER: _builtins.int
+    BY_OPERATOR_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     node_id: _builtins.str
     schedulable: _builtins.bool
     submission: _builtins.int
     created_ns: _builtins.int
+    by_operator: _builtins.bool
+    """the RM's own drain of it is an operator's"""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -386,10 +422,11 @@ class NodeObject(_message.Message):
         created_ns: _builtins.int = ...,
         sources: _abc.Iterable[_builtins.str] | None = ...,
         reported: Global___NodeReport | None = ...,
+        by_operator: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "occupied", b"occupied", "reported", b"reported"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "capacity", b"capacity", "created_ns", b"created_ns", "node_id", b"node_id", "occupied", b"occupied", "partition", b"partition", "reported", b"reported", "schedulable", b"schedulable", "sources", b"sources", "submission", b"submission"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "by_operator", b"by_operator", "capacity", b"capacity", "created_ns", b"created_ns", "node_id", b"node_id", "occupied", b"occupied", "partition", b"partition", "reported", b"reported", "schedulable", b"schedulable", "sources", b"sources", "submission", b"submission"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -423,7 +460,9 @@ class NodeReport(_message.Message):
     CAPACITY_FIELD_NUMBER: _builtins.int
     OCCUPIED_FIELD_NUMBER: _builtins.int
     SCHEDULABLE_FIELD_NUMBER: _builtins.int
+    BY_OPERATOR_FIELD_NUMBER: _builtins.int
     schedulable: _builtins.bool
+    by_operator: _builtins.bool
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -439,10 +478,11 @@ class NodeReport(_message.Message):
         capacity: Global___Quantities | None = ...,
         occupied: Global___Quantities | None = ...,
         schedulable: _builtins.bool = ...,
+        by_operator: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "occupied", b"occupied"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "capacity", b"capacity", "occupied", b"occupied", "schedulable", b"schedulable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "by_operator", b"by_operator", "capacity", b"capacity", "occupied", b"occupied", "schedulable", b"schedulable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1179,6 +1219,7 @@ class ReasonObject(_message.Message):
     PAST_FIELD_NUMBER: _builtins.int
     UNTIL_NS_FIELD_NUMBER: _builtins.int
     AS_OF_NS_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
     partition: _builtins.str
     leaf: _builtins.str
     """path of the queue that they are in"""
@@ -1232,6 +1273,8 @@ class ReasonObject(_message.Message):
     def past(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReasonObject]:
         """What was waited for before, the oldest first: the last eight that lasted a second or longer."""
 
+    @_builtins.property
+    def closed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClosedNodes]: ...
     def __init__(
         self,
         *,
@@ -1263,14 +1306,44 @@ class ReasonObject(_message.Message):
         past: _abc.Iterable[Global___ReasonObject] | None = ...,
         until_ns: _builtins.int = ...,
         as_of_ns: _builtins.int = ...,
+        closed: _abc.Iterable[Global___ClosedNodes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "as_of_ns", b"as_of_ns", "asked", b"asked", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "of_group", b"of_group", "partition", b"partition", "past", b"past", "preemption", b"preemption", "promised", b"promised", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "said", b"said", "since_ns", b"since_ns", "until_ns", b"until_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "as_of_ns", b"as_of_ns", "asked", b"asked", "closed", b"closed", "code", b"code", "free", b"free", "lacking", b"lacking", "leaf", b"leaf", "limit", b"limit", "message", b"message", "node", b"node", "nodes", b"nodes", "of_group", b"of_group", "partition", b"partition", "past", b"past", "preemption", b"preemption", "promised", b"promised", "queue", b"queue", "required_node", b"required_node", "reserved", b"reserved", "resource", b"resource", "resource_type", b"resource_type", "said", b"said", "since_ns", b"since_ns", "until_ns", b"until_ns", "used", b"used", "user", b"user", "user_group", b"user_group", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReasonObject: _TypeAlias = ReasonObject  # noqa: Y015
+
+@_typing.final
+class ClosedNodes(_message.Message):
+    """So many nodes take nothing new, or are there no more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    by: _builtins.str
+    """see muster_scheduler.core.closing.ClosedBy"""
+    source: _builtins.str
+    """of SOURCE, SOURCE_LOST, WANTED_BACK"""
+    nodes: _builtins.int
+    def __init__(
+        self,
+        *,
+        by: _builtins.str = ...,
+        source: _builtins.str = ...,
+        nodes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "nodes", b"nodes", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClosedNodes: _TypeAlias = ClosedNodes  # noqa: Y015
 
 @_typing.final
 class Lacking(_message.Message):

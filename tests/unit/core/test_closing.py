@@ -1,0 +1,150 @@
+"""Who keeps nodes from what is new: counted as it changes, the same after a restart, and said in words."""
+
+from __future__ import annotations
+
+import pytest
+from builders import nodes
+from muster_scheduler.core.closing import Closed, ClosedBy, Closer, told, words
+from muster_scheduler.core.commands import NodeAction, NodeItem, UpdateNodes
+from muster_scheduler.core.external import ExternalNode, ExternalOffer, SourceState
+from muster_scheduler.core.reasons import Reason, ReasonCode
+from muster_si.constants import NODE_READY_ATTRIBUTE
+from outside import Outside
+from preempting import told as told_to_go
+
+LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
+
+
+def cluster(*names: str) -> Outside:
+    found = Outside(LEAF)
+    for name in names:
+        found.node(name, vcore=8)
+    found.app("x", "root.a")
+    return found
+
+
+def closed(found: Outside) -> list[tuple[str, str, int]]:
+    """Who closes how many nodes; the same for a scheduler that begins anew."""
+    found.check_folds()
+    now = found.partition.figures.closed()
+    found.restart()
+    assert found.partition.figures.closed() == now
+    return [(by.value, source, count) for by, source, count in now]
+
+
+def drain(found: Outside, name: str, *, by_operator: bool = False, back: bool = False) -> None:
+    action = NodeAction.DRAIN_TO_SCHEDULABLE if back else NodeAction.DRAIN_NODE
+    found.do(UpdateNodes((NodeItem(name, action, by_operator=by_operator),)))
+
+
+def test_the_last_word_says_who_drains_a_node() -> None:
+    found = cluster("n")
+    drain(found, "n", by_operator=True)
+    assert closed(found) == [("OPERATOR", "", 1)]
+    drain(found, "n")
+    assert closed(found) == [("RM", "", 1)]
+    drain(found, "n", by_operator=True)
+    assert closed(found) == [("OPERATOR", "", 1)]
+    found.do(nodes(NodeAction.UPDATE, {"n": {"vcore": 9}}))
+    assert closed(found) == [("OPERATOR", "", 1)]
+    drain(found, "n", back=True)
+    assert closed(found) == []
+    drain(found, "n")
+    assert closed(found) == [("RM", "", 1)]
+    found.do(nodes(NodeAction.DECOMISSION, {"n": None}))
+    assert closed(found) == []
+
+
+def test_an_operator_drains_a_node_that_a_source_brought() -> None:
+    found = cluster()
+    found.says("vms", ExternalNode("n", {"vcore": 4}))
+    drain(found, "n", by_operator=True)
+    assert closed(found) == [("OPERATOR", "", 1)]
+    drain(found, "n")
+    assert closed(found) == [("RM", "", 1)]
+    found.says("vms", ExternalNode("n", {"vcore": 4}, schedulable=False))
+    assert closed(found) == [("RM", "", 1)], "whose word comes first"
+    drain(found, "n", back=True)
+    assert closed(found) == [("SOURCE", "vms", 1)]
+    found.says("vms", ExternalNode("n", {"vcore": 4}))
+    assert closed(found) == []
+
+
+def test_a_node_is_closed_by_the_first_who_does() -> None:
+    found = cluster("n", "m")
+    found.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {NODE_READY_ATTRIBUTE: "false"}),)))
+    assert closed(found) == [("NOT_READY", "", 1)]
+    found.says("vms", ExternalNode("n", schedulable=False), ExternalNode("m"))
+    found.sets("vms", SourceState.LIVE)
+    assert closed(found) == [("SOURCE", "vms", 1)]
+    found.sets("vms", SourceState.STALE, reason="no word for a minute")
+    assert closed(found) == [("SOURCE", "vms", 1), ("SOURCE_LOST", "vms", 1)]
+    drain(found, "m")
+    assert closed(found) == [("RM", "", 1), ("SOURCE", "vms", 1)]
+    found.sets("vms", SourceState.LIVE)
+    drain(found, "m", back=True)
+    assert closed(found) == [("SOURCE", "vms", 1)]
+
+
+def test_what_is_lent_is_wanted_back_then_taken_back_then_forgotten() -> None:
+    found = cluster()
+    lent = ExternalOffer("o1", "n", {"vcore": 4})
+    found.says("mesos", lent)
+    found.sets("mesos", SourceState.LIVE)
+    found.ask("x", "runs", vcore=4)
+    assert closed(found) == []
+    back = ExternalOffer("o1", "n", {"vcore": 4}, revoked=True, grace_ns=30_000_000_000)
+    found.says("mesos", back)
+    assert closed(found) == [("WANTED_BACK", "mesos", 1)]
+    found.ask("x", "waits", vcore=1)
+    said = found.reason("x", "waits")
+    assert isinstance(said, Reason)
+    assert said.sentence() == (
+        "It asks for 0.001 cores, and no node has any, even when empty. 1 node is wanted back by source mesos."
+    )
+    assert told_to_go(found.wait(30)) == [("x", "runs")]
+    found.release("x", "runs")
+    assert "n" not in found.partition.nodes
+    assert closed(found) == [("WANTED_BACK", "mesos", 1)], "taken back"
+    said = found.reason("x", "waits")
+    assert isinstance(said, Reason)
+    assert (said.code, said.closed) == (ReasonCode.NO_NODES, (Closed(ClosedBy.WANTED_BACK, "mesos", 1),))
+    found.forgets("mesos", back)
+    assert closed(found) == []
+
+
+def test_what_is_given_back_because_nobody_needs_it_is_not_wanted_back() -> None:
+    found = cluster()
+    found.says("mesos", ExternalOffer("o1", "n", {"vcore": 4}, idle_ns=5_000_000_000))
+    found.sets("mesos", SourceState.LIVE)
+    found.wait(5)
+    assert "n" not in found.partition.nodes
+    assert closed(found) == []
+    found.node("n", vcore=8)
+    found.says("mesos", ExternalOffer("o2", "n", {"vcore": 4}))
+    assert closed(found) == []
+
+
+def test_a_node_that_comes_again_is_not_taken_back() -> None:
+    found = cluster()
+    found.says("mesos", ExternalOffer("o1", "n", {"vcore": 4}, revoked=True))
+    found.sets("mesos", SourceState.LIVE)
+    assert closed(found) == [("WANTED_BACK", "mesos", 1)]
+    found.node("n", vcore=8)
+    assert closed(found) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({}, ""),
+        ({Closer(ClosedBy.RM): 1}, "1 node is drained by the resource manager"),
+        (
+            {Closer(ClosedBy.SOURCE, "b"): 2, Closer(ClosedBy.SOURCE, "a"): 1, Closer(ClosedBy.OPERATOR): 1_200},
+            "1,200 nodes are drained by an operator, 1 is closed by source a and 2 are closed by source b",
+        ),
+        ({Closer(ClosedBy.RM): 0, Closer(ClosedBy.NOT_READY): 3}, "3 nodes are not ready"),
+    ],
+)
+def test_the_words(counts: dict[Closer, int], expected: str) -> None:
+    assert words(told(counts)) == expected

@@ -208,7 +208,11 @@ def test_nobody_else_is(peer: str | None) -> None:
         ("Origin", "null"),
         ("Origin", "http://localhost@evil.example"),
         ("Sec-Fetch-Site", "cross-site"),
-        ("X-Forwarded-For", "127.0.0.1"),
+        ("X-Forwarded-For", "192.0.2.7"),
+        ("X-Forwarded-For", "127.0.0.1, 192.0.2.7"),
+        ("X-Forwarded-For", "192.0.2.7, 127.0.0.1"),
+        ("X-Forwarded-For", "localhost"),
+        ("X-Forwarded-For", ""),
         ("Forwarded", "for=127.0.0.1"),
         ("X-Real-IP", "127.0.0.1"),
         ("Via", "1.1 proxy"),
@@ -224,6 +228,17 @@ def test_nor_is_a_page_of_somebody_else_or_a_proxy(header: tuple[str, str]) -> N
 def test_a_page_of_this_machine_may_ask(origin: str) -> None:
     cross = ("Sec-Fetch-Site", "cross-site")  # from localhost to 127.0.0.1
     assert doorman().identify(scope(("Host", "127.0.0.1:9080"), ("Origin", origin), cross)) == LOOPBACK
+
+
+@pytest.mark.parametrize("forwarded", [["127.0.0.1"], ["::1"], ["127.0.0.1, ::ffff:127.0.0.1", "::1"]])
+def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) -> None:
+    """YuniKorn's web UI: its server passes on what a browser beside it asks."""
+    named = [("X-Forwarded-For", each) for each in forwarded]
+    assert doorman().identify(scope(("Host", "localhost:9889"), *named)) == LOOPBACK
+    assert refusal(doorman(), scope(("Host", "10.0.0.1:9889"), *named)) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(*named, ("X-Forwarded-For", "10.0.0.1"))) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(*named, ("Sec-Fetch-Site", "cross-site"))) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(*named, client="10.0.0.1")) == Refusal.NOT_LOCAL
 
 
 @pytest.mark.parametrize("role", ["read", "admin"])
@@ -288,11 +303,17 @@ def test_only_trusted_proxies_say_who_the_client_is(peer: str, forwarded: list[s
     assert door.client(scope(*(("X-Forwarded-For", each) for each in forwarded), client=peer)) == client
 
 
-def test_a_proxy_on_this_machine_makes_nobody_local() -> None:
+def test_a_trusted_proxy_on_this_machine_makes_nobody_local_of_whom_it_says_nothing() -> None:
     door = doorman(trusted_proxies=["127.0.0.1"])
     assert refusal(door, scope()) == Refusal.NOT_LOCAL
-    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"))) == Refusal.NOT_LOCAL
-    assert refusal(door, scope(("X-Forwarded-For", "::1"))) == Refusal.NOT_LOCAL
+    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"))) == Refusal.NOT_LOCAL, "itself"
+    assert refusal(door, scope(("X-Forwarded-For", "192.0.2.7"))) == Refusal.NOT_LOCAL
+    assert door.identify(scope(("X-Forwarded-For", "::1"))) == LOOPBACK
+
+
+def test_the_loopback_of_a_proxy_elsewhere_is_not_ours() -> None:
+    door = doorman(trusted_proxies=["10.1.0.1"])
+    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"), client="10.1.0.1")) == Refusal.NOT_LOCAL
 
 
 # ---- the door -------------------------------------------------------------------------------------------------------

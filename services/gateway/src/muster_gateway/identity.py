@@ -8,7 +8,8 @@ In numbered steps (:meth:`Doorman.identify`), where the first that applies decid
 4. else the front listens on the loopback only: a peer there is admin
 
 At 4 a web page of somebody else, which a browser of this machine shows, is not a peer on this machine; nor is who comes
-through a proxy. Any page may send requests to the loopback, and the answers say that all pages may read them.
+through a proxy, unless it says that all it had it from is this machine (YuniKorn's web UI is one). Any page may send
+requests to the loopback, and the answers say that all pages may read them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _TOKEN_FILE_BYTES_MAX = 16 * 1024
 _BASIC = re.compile(r"Basic +([A-Za-z0-9+/]+={0,2})", re.IGNORECASE)
 _BEARER = re.compile(rf"Bearer +({TOKEN.pattern})", re.IGNORECASE)
 # Who sends one of these says itself that it asks for somebody else.
-_FORWARDED = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded", b"via"})
+_FORWARDED = frozenset({b"x-real-ip", b"forwarded", b"via"})
 
 
 class Refusal(StrEnum):
@@ -123,8 +124,7 @@ class Doorman:
         peer: str = (scope.get("client") or ("",))[0]
         if not self._is_proxy(peer):
             return peer
-        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
-        for address in reversed(b",".join(forwarded).decode("latin-1").split(",")):
+        for address in reversed(_forwarded_for(scope["headers"])):
             if not self._is_proxy(address.strip()):
                 return address.strip()
         return ""
@@ -145,10 +145,12 @@ class Doorman:
 
     def _not_local(self, scope: Scope, headers: list[tuple[bytes, bytes]]) -> str:
         """Why a request is not from a program on this machine; "": it is."""
-        if not is_loopback(self.client(scope)):
+        peer: str = (scope.get("client") or ("",))[0]
+        if not is_loopback(peer) or not is_loopback(self.client(scope)):
             return "the client is not on the loopback"
         first = {name: value.decode("latin-1") for name, value in reversed(headers)}
-        if _FORWARDED & first.keys():
+        # A proxy adds its own peer at the end, so what a client claims before it lets nobody in from elsewhere.
+        if _FORWARDED & first.keys() or not all(is_loopback(address.strip()) for address in _forwarded_for(headers)):
             return "the request comes through a proxy"
         # An attacker's name may stand for 127.0.0.1 (rebinding): then the browser takes the answer for theirs.
         if (host := first.get(b"host")) is not None and not _names_loopback(f"//{host}"):
@@ -160,6 +162,12 @@ class Doorman:
     def _is_proxy(self, text: str) -> bool:
         address = ip_of(text)
         return address is not None and any(address in network for network in self._proxies)
+
+
+def _forwarded_for(headers: list[tuple[bytes, bytes]]) -> list[str]:
+    """What proxies say they had the request from, the nearest one last."""
+    values = [value for name, value in headers if name == b"x-forwarded-for"]
+    return b",".join(values).decode("latin-1").split(",") if values else []
 
 
 def _is_private(settings: GatewaySettings) -> bool:

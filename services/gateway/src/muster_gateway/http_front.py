@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import structlog
 from muster_service.go_json import error_body
 from muster_service.identity import IDENTITY_HEADERS, Identity, Role
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from muster_gateway import http_roles, metrics
@@ -178,7 +178,7 @@ class HttpFront:
             await respond(send, file.status, file.content_type, file.body, file.headers, body_wanted=method == "GET")
         elif path == "/metrics":
             text = generate_latest() if self._exposition is None else await self._exposition()
-            await respond(send, 200, CONTENT_TYPE_LATEST, text, body_wanted=method == "GET")
+            await respond(send, 200, CONTENT_TYPE_PLAIN_0_0_4, text, body_wanted=method == "GET")
         else:
             good, problems = (self._live(), []) if path == "/health/live" else await self._problems()
             # What a probe reads is in the first line; what a person wants to know is below, for who may read.

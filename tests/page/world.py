@@ -116,7 +116,7 @@ class Rm:
             on_allocated=self._allocated, on_released=self._released, on_application=self._application
         )
         self.client = RmClient(muster.grpc, rm_id, config=queues, callbacks=callbacks, settings=QUICK)
-        self._http = httpx.AsyncClient(base_url=muster.http, timeout=10)
+        self._http = httpx.AsyncClient(base_url=muster.http, timeout=PATIENCE_S)
 
     async def __aenter__(self) -> Rm:
         await self.client.register()

@@ -355,7 +355,13 @@ RULES = {
     "siblings": (_root("    - name: a\n    - name: A\n"), 6, 13, "duplicate child name found with name 'A', level 2"),
     "recovery queue": (_root("    - name: '@Recovery@'\n"), 5, 13, "it is made when an application must be taken in"),
     "unknown queue key": (_root("    - name: a\n      maxApplications: 1\n"), 6, 7, "unknown key 'maxApplications'"),
-    "parent": (_root("    - name: a\n      parent: yes\n"), 6, 15, "expected true or false, got a text"),
+    "parent": (_root("    - name: a\n      parent: perhaps\n"), 6, 15, "expected true or false, got a text"),
+    "parent in mixed letters": (
+        _root("    - name: a\n      parent: yEs\n"),
+        6,
+        15,
+        "expected true or false, got a text",
+    ),
     "negative count": (
         _root("    - {name: a, maxapplications: -1}\n"),
         5,
@@ -1064,3 +1070,43 @@ def test_any_text_is_a_configuration_or_problems(text: str) -> None:
         config, problems = load_queue_config(each)
         assert config is not None or any(problem.severity == "error" for problem in problems)
         assert all(problem.line >= 0 and problem.column >= 0 for problem in problems)
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "true"], True),
+        (["n", "N", "no", "No", "NO", "off", "Off", "OFF", "false"], False),
+    ],
+)
+def test_words_of_yaml_1_1_are_true_or_false_where_that_is_wanted(words: list[str], quote: str, *, meant: bool) -> None:
+    """As Go's reader has it; elsewhere they are texts."""
+    for word in words[: None if not quote else -1]:
+        config, problems = load_queue_config(_root(f"    - name: x{word}\n      parent: {quote}{word}{quote}\n"))
+        assert not problems
+        assert config is not None
+        (queue,) = config.partitions[0].root.queues
+        assert (queue.parent, queue.name) == (meant, f"x{word}")
+        assert load_queue_config(_root(f"    - name: {word}\n"))[0] is not None or word in ("true", "false")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0x1F", 31),
+        ("0b101", 5),
+        ("0o17", 15),
+        ("017", 15),
+        ("089", 89),
+        ("1e3", 1000),
+        ("7.0", 7),
+        ("0", 0),
+        ("00", 0),
+    ],
+)
+def test_whole_numbers_as_go_reads_them(text: str, number: int) -> None:
+    config, problems = load_queue_config(_root(f"    - name: a\n      maxapplications: {text}\n"))
+    assert not problems
+    assert config is not None
+    assert config.partitions[0].root.queues[0].max_applications == number

@@ -15,6 +15,13 @@ PROBLEMS_MAX = 100  # of each severity
 CHARACTERS_MAX = 300  # of a problem's path, and of its message
 
 _UINT64_MAX = (1 << 64) - 1
+# YAML 1.1's words, which Go's reader takes where true or false is wanted; quoted ones, too.
+_BOOLEANS_OF_1_1 = {
+    word: meant
+    for meant, words in ((True, ("y", "yes", "on")), (False, ("n", "no", "off")))
+    for each in words
+    for word in (each, each.capitalize(), each.upper())
+}
 
 Severity = Literal["error", "warning"]
 
@@ -135,6 +142,8 @@ class Reader:
         value: Any = owner.get(key)
         if is_nothing(value):
             return default
+        if isinstance(value, Scalar) and isinstance(value.value, str) and value.value in _BOOLEANS_OF_1_1:
+            return _BOOLEANS_OF_1_1[value.value]
         if not isinstance(value, Scalar) or not isinstance(value.value, bool):
             self.error(f"{path}.{key}", value.place, f"expected true or false, got {kind(value)}")
             return default
@@ -146,6 +155,8 @@ class Reader:
         if is_nothing(value):
             return 0
         number = value.value if isinstance(value, Scalar) else None
+        if isinstance(number, float) and number.is_integer():  # (1e3)
+            number = int(number)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _UINT64_MAX:
             self.error(
                 f"{path}.{key}", value.place, f"expected a whole number from 0 on, got {kind(value)}{shown(value)}"

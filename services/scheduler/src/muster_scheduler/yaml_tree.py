@@ -35,6 +35,8 @@ Report = Callable[[Place | None, str], None]
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS = {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _INT = re.compile(r"[-+]?[0-9]{1,100}\Z")
+# YAML 1.2 has the second one, 1.1 all of them; Go's reader takes both, and so reads 010 as eight.
+_INT_OF_BASE = re.compile(r"([-+]?)(0b[01]{1,100}|0o[0-7]{1,100}|0x[0-9a-fA-F]{1,100}|0[0-7]{1,100})\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]{1,6})?\Z")
 _NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z")
 _CORE_TAG = re.compile(r"(!|(tag:yaml\.org,2002:|!!)(null|bool|int|float|str|map|seq))\Z")
@@ -42,7 +44,8 @@ _CORE_TAG = re.compile(r"(!|(tag:yaml\.org,2002:|!!)(null|bool|int|float|str|map
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A scalar: ``text`` as written, ``value`` as YAML 1.2 reads it (None, bool, int, float or str)."""
+    """A scalar: ``text`` as written, ``value`` as Go's reader has it (None, bool, int, float or str): YAML 1.2, and the
+    whole numbers of 1.1. (1.1's yes and no are texts, until a field is to be true or false.)"""
 
     text: str
     value: bool | int | float | str | None
@@ -228,6 +231,10 @@ def _resolved(text: str) -> bool | int | float | str | None:
         return None
     if text in _BOOLEANS:
         return _BOOLEANS[text]
+    if based := _INT_OF_BASE.match(text):
+        sign, digits = based.groups()
+        number = int(digits, 0) if digits[1] in "box" else int(digits, 8)
+        return -number if sign == "-" else number
     if _INT.match(text):
         return int(text)
     if _FLOAT.match(text):

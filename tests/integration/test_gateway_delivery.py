@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +18,7 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import ManualClock, SystemClock
 from muster_bus.errors import LogUnavailable
 from muster_bus.topics import Topics
-from muster_gateway.sessions.contract import Cursor, Seat
+from muster_gateway.sessions.contract import Advance, Cursor, Seat
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
 
@@ -315,6 +317,48 @@ async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
     assert await paused()
     noted.set()
     await eventually(lambda: world.scheduler.states("rm") == ["RUNNING", "PAUSED"], "the scheduler is told")
+
+
+async def test_an_older_position_on_its_way_to_the_store_does_not_undo_the_last_one(world: Rig) -> None:
+    """The store takes what is sent at one time in any order."""
+
+    class Slow(MemorySessions):
+        """Takes what the flush sent right behind what the stream sent later; if nothing comes, after a while."""
+
+        late: Sequence[Advance] = ()
+
+        async def advance(self, moves: Sequence[Advance]) -> list[bool]:
+            if not flushing.is_set() and moves[0].cursor.offset > positions[0]:
+                self.late = moves
+                flushing.set()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(overtaken.wait(), 0.5)
+                    return [True]
+                self.late = ()
+            found = await super().advance(moves)
+            if self.late:
+                await super().advance(self.late)
+                self.late = ()
+                overtaken.set()
+            return found
+
+    flushing, overtaken = asyncio.Event(), asyncio.Event()
+    positions: list[float] = [math.inf]
+    gateway = await world.gateway(sessions=Slow(SystemClock()), cursor_flush_ms=5)
+    channel = await world.registered(gateway)
+    older = channel.open(ALLOCATION, "rm")
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await older.take(1)
+    await eventually(lambda: gateway._table.all()[0].pending_move() is None, "the place is stored")
+    positions[0] = gateway._table.all()[0].stored.offset
+    await world.scheduler.emit("rm", [ALLOCATION])
+    await flushing.wait()
+    await world.scheduler.emit("rm", [ALLOCATION])
+    _, last = await older.take(2)
+    newer = channel.open(ALLOCATION, "rm")
+    assert (await older.status())[0] is Code.ABORTED
+    await world.scheduler.emit("rm", [ALLOCATION])
+    assert await newer.take(1) == [last + 1]
 
 
 async def test_many_rms_of_a_dead_gateway_wait_for_the_log_at_the_same_time(

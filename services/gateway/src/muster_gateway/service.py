@@ -344,11 +344,18 @@ class Gateway:
         streams = [(stream, move) for stream in self._table.all() if (move := stream.pending_move()) is not None]
         if not streams:
             return
-        done = await self.sessions.advance([move for _, move in streams])
-        for (stream, move), moved in zip(streams, done, strict=True):
-            if moved:
-                stream.stored = move.cursor
-            elif await self._is_taken(stream):
+        storing = asyncio.get_running_loop().create_future()
+        for stream, _ in streams:
+            stream.storing = storing
+        try:
+            done = await self.sessions.advance([move for _, move in streams])
+            for (stream, move), moved in zip(streams, done, strict=True):
+                if moved:
+                    stream.stored = move.cursor
+        finally:
+            storing.set_result(None)
+        for (stream, _), moved in zip(streams, done, strict=True):
+            if not moved and await self._is_taken(stream):
                 stream.end(Superseded("superseded: a newer stream or registration of the RM took this one's place"))
 
     async def _is_taken(self, stream: RmStream) -> bool:

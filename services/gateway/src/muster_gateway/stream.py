@@ -156,6 +156,7 @@ class RmStream:
         self.epoch = 0
         self._partition = 0
         self.stored: Cursor = NOWHERE  # what the session store has
+        self.storing: asyncio.Future[None] | None = None  # while a position is on the way there
         self._feed: Feed | None = None
         self._last_cursor: Cursor | None = None
         self._tail: ResponseTail | None = None
@@ -255,6 +256,8 @@ class RmStream:
             await asyncio.wait({writing})
 
     async def _leave(self) -> None:
+        if self.storing is not None:  # (the store may take two positions in any order, and the last one counts)
+            await asyncio.wait({self.storing})
         move = self.pending_move()
         if move is not None:
             await self._parts.sessions.advance([move])

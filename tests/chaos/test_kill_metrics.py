@@ -52,7 +52,7 @@ async def _is_known(deployment: Deployment) -> bool:
     async with MetricsClient(deployment.gateway) as metrics:
         try:
             return bool((await metrics.get(RM_ID)).rm_id)
-        except AdminRefused:  # it follows a moment later
+        except (AdminRefused, AdminFailed):  # it follows a moment later, or its view is not up yet
             return False
 
 

@@ -155,7 +155,7 @@ def test_another_rm_notices_nothing(rig: AdminRig) -> None:
 
 def test_pauses_that_are_over_are_remembered_whatever_happens(rig: AdminRig) -> None:
     def pauses() -> list[tuple[int, int, str]]:
-        return [(whole_s(since_ns), whole_s(until_ns), why) for since_ns, until_ns, why in known()]
+        return [(whole_s(since_ns), whole_s(until_ns), why) for since_ns, until_ns, why, _ in known()]
 
     def whole_s(at_ns: int) -> int:
         return (at_ns - start_ns) // SECOND_NS

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -95,12 +96,21 @@ def waits_for_callbacks(extra_config: Mapping[str, str]) -> bool:
     return extra_config.get(CALLBACKS_ABSENT_KEY, ACCEPT).strip().lower() == WAIT
 
 
+class PauseKind(IntEnum):
+    """Why nothing was decided for an RM (proto PauseObject.Kind)."""
+
+    OPERATOR = 0  # an operator had paused it
+    ABSENT = 1  # it wants to be asked, and its callback stream was not open
+    LISTING = 2  # a source outside of it had not listed yet
+
+
 class Pause(NamedTuple):
-    """An operator's pause of an RM that is over: from when to when, and the operator's words."""
+    """When nothing was decided for an RM: from when to when, and the operator's words, or the source."""
 
     since_ns: int
     until_ns: int
     reason: str
+    kind: PauseKind = PauseKind.OPERATOR
 
 
 @dataclass(slots=True)
@@ -113,12 +123,15 @@ class RmInfo:
     :ivar tally: goes on over registrations.
     :ivar held: an operator paused it; goes on over registrations, until an operator resumes it.
     :ivar held_ns: since when; 0: it is not held, or not known.
-    :ivar pauses: those that are over, the last ones; recorded with the registration, which is seldom written.
+    :ivar pauses: when nothing was decided for it, and is again: the last ones of each kind; recorded with the
+        registration, which is seldom written.
+    :ivar absent_ns: since when it is absent (see ``is_absent``); 0: it is not, or not known.
     :ivar generation: of the interface that it speaks, current or previous; "": nothing said so yet. ``generation_by``:
         what said so.
     :ivar callbacks: its callback stream as last heard of; ``connected`` False: there is none.
     :ivar callbacks_since_ns: since when it is as it is.
-    :ivar awaited: sources outside of the RM that this start of the scheduler waits for before it decides; not recorded.
+    :ivar awaited: sources outside of the RM that this start of the scheduler waits for before it decides.
+    :ivar awaited_ns: since when it waits for any; 0: it does not.
     """
 
     rm_id: str
@@ -146,6 +159,8 @@ class RmInfo:
     generation: str = ""
     generation_by: str = ""
     awaited: tuple[str, ...] = ()
+    awaited_ns: int = 0
+    absent_ns: int = 0
 
     @property
     def is_absent(self) -> bool:
@@ -190,6 +205,9 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         generation_by=info.generation_by,
         state_ns=info.life_ns,
         held_ns=info.held_ns,
+        absent_ns=info.absent_ns,
+        awaited=info.awaited,
+        awaited_ns=info.awaited_ns,
     ).SerializeToString(deterministic=True)
 
 
@@ -211,14 +229,16 @@ def encode_registration(info: RmInfo) -> bytes:
         extra_config=info.extra_config,
         registrations=info.registrations,
         pauses=[
-            state_pb2.PauseObject(since_ns=since_ns, until_ns=until_ns, reason=reason)
-            for since_ns, until_ns, reason in info.pauses
+            state_pb2.PauseObject(
+                since_ns=since_ns, until_ns=until_ns, reason=reason, kind=state_pb2.PauseObject.Kind.ValueType(kind)
+            )
+            for since_ns, until_ns, reason, kind in info.pauses
         ],
     ).SerializeToString(deterministic=True)
 
 
 def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:
-    return tuple(Pause(each.since_ns, each.until_ns, each.reason) for each in recorded.pauses)
+    return tuple(Pause(each.since_ns, each.until_ns, each.reason, PauseKind(each.kind)) for each in recorded.pauses)
 
 
 def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
@@ -234,6 +254,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     for place, count in enumerate(recorded.tally.deciding_spread):
         info.tally.deciding_spread[place] = count
     info.held, info.held_reason, info.held_ns = recorded.held, recorded.held_reason, recorded.held_ns
+    info.absent_ns, info.awaited, info.awaited_ns = recorded.absent_ns, tuple(recorded.awaited), recorded.awaited_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
 
@@ -440,7 +461,7 @@ class StateFolder:
         self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
 
     def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
-        """The RM runs on under another configuration (the queues' own records follow), or was resumed."""
+        """The RM runs on under another configuration (the queues' own records follow), or is decided for again."""
         known.info.pauses = _pauses_of(recorded)
         known.info.extra_config = dict(recorded.extra_config)
         known.core.apply(events_of(known.info), known.info.last_decided_ns)

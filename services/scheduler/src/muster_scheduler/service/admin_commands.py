@@ -19,10 +19,9 @@ from muster_service import event_settings
 from muster_scheduler.core.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
 from muster_scheduler.core.config import partition_name
 from muster_scheduler.core.outcome import AcceptedNode, Outcome, RejectedNode
-from muster_scheduler.core.past import PAST_KEPT, counts
-from muster_scheduler.follower import Pause, RmInfo, RmState
+from muster_scheduler.follower import PauseKind, RmInfo, RmState
 from muster_scheduler.queue_yaml import checksum
-from muster_scheduler.service import callback_stream, generation
+from muster_scheduler.service import callback_stream, generation, pauses
 from muster_scheduler.service.configuration import changes, event_warnings, judge, too_large_with
 from muster_scheduler.service.emit import Emitter
 from muster_scheduler.service.users import UserGroups
@@ -173,9 +172,7 @@ def _hold(
     info = state.info
     if info.held == held:
         return False
-    lasted = not held and info.held_ns != 0 and counts(info.held_ns, now_ns)
-    if lasted:
-        info.pauses = (*info.pauses[1 - PAST_KEPT :], Pause(info.held_ns, now_ns, info.held_reason))
+    lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.held_ns, now_ns, info.held_reason)
     info.held, info.held_reason, info.held_ns = held, reason, now_ns if held else 0
     state.core.apply(SetDeciding(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))

@@ -45,7 +45,7 @@ from muster_scheduler.external.errors import BadDocument
 from muster_scheduler.external.gate import Gate
 from muster_scheduler.follower import RmInfo, RmState, StateFolder, events_of, new_core
 from muster_scheduler.queue_yaml import checksum
-from muster_scheduler.service import callback_stream, configuration, generation, ingest, policy_groups
+from muster_scheduler.service import callback_stream, configuration, generation, ingest, pauses, policy_groups
 from muster_scheduler.service.admin_commands import CHANGES_MAX, AdminCommands
 from muster_scheduler.service.emit import Emitter, write_states
 from muster_scheduler.service.errors import UnknownUser
@@ -105,6 +105,8 @@ class SchedulerMachine:
         self._emitters: dict[str, Emitter] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._unexhausted: dict[str, None] = {}
+        # Those of which a pause is over that is not on the log yet.
+        self._paused: dict[str, None] = {}
         self._deadlines: list[tuple[int, str]] = []
         self._deadline_of: dict[str, int] = {}
         self._now_ns = 0
@@ -124,7 +126,7 @@ class SchedulerMachine:
         """Everything is collected: builds the cores, and checks them."""
         self._folder.settle()
         for rm_id, state in self._folder.rms.items():
-            state.info.awaited = self._awaited(rm_id)
+            self._folded_pauses(state.info, max(now_ns, state.info.last_decided_ns))
             state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
             invariants.check(state.core, merges=False)
@@ -137,6 +139,13 @@ class SchedulerMachine:
             state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
         for rm_id in self._folder.external:
             self._give_up_forgotten(rm_id, now_ns)
+
+    def _folded_pauses(self, info: RmInfo, now_ns: int) -> None:
+        """What is not decided for since the scheduler was started: what it was not decided for before goes on."""
+        if info.is_absent and not info.absent_ns:  # recorded before this was
+            info.absent_ns = info.callbacks_since_ns or info.registered_ns
+        if pauses.mark_awaited(info, self._awaited(info.rm_id), now_ns):
+            self._paused[info.rm_id] = None
 
     # ---- the flow --------------------------------------------------------------------------------------------------
 
@@ -208,6 +217,10 @@ class SchedulerMachine:
                 if (waiting := self._outcomes.pop(rm_id, None)) is not None:
                     write_states(self._topics, rm_id, waiting, outputs)
                 continue
+            if rm_id in self._paused:
+                del self._paused[rm_id]
+                emitter = self._emitters[rm_id]
+                outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
             out = state.core.cycle(now_ns, self._budget, self._outcomes.pop(rm_id, None))
             if state.core.exhausted:
                 self._unexhausted.pop(rm_id, None)
@@ -327,6 +340,8 @@ class SchedulerMachine:
         info, emitter = state.info, self._emitters[state.info.rm_id]
         if not callback_stream.take_note(info, note, now_ns):
             return
+        if pauses.mark_absence(info, now_ns):
+            self._paused[info.rm_id] = None
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         if not note.connected:
             self._admin.callback_gone(info.rm_id, emitter, outputs)
@@ -404,6 +419,7 @@ class SchedulerMachine:
         told += generation.problems_of(added)
         told += callback_stream.problems_of(added)
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        pauses.mark_absence(info, now_ns)
         outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
         if out:
             self._outcomes[info.rm_id] = out
@@ -427,7 +443,8 @@ class SchedulerMachine:
             for changed in self._folder.books_of(rm_id).apply(command, now_ns):
                 out.touch(changed.what, changed.what.partition)
         if state is not None and state.info.awaited:
-            state.info.awaited = self._awaited(rm_id)
+            if pauses.mark_awaited(state.info, self._awaited(rm_id), now_ns):
+                self._paused[rm_id] = None
             if not state.info.awaited:
                 log.info("all sources are known", rm=rm_id)
                 state.core.apply(SetDeciding(state.info.decides), now_ns, out)
@@ -492,7 +509,7 @@ class SchedulerMachine:
             return
         info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
         told += generation.problems_of(request.extraConfig)
-        info.awaited = self._awaited(rm_id)
+        pauses.mark_awaited(info, self._awaited(rm_id), now_ns)
         dropped = self._outcomes.pop(rm_id, None)
         if known is None:
             info.instance_uuid = self._new_uuid()
@@ -510,7 +527,9 @@ class SchedulerMachine:
             if known.info.callbacks.epoch:  # its stream ends, the order of the gateways' notes goes on
                 info.callbacks = pb.CallbackStream(epoch=known.info.callbacks.epoch)
                 info.callbacks_since_ns = now_ns
+            self._paused.pop(rm_id, None)  # the registration's record comes with it
             self._admin.callback_gone(rm_id, self._emitters[rm_id], outputs)
+        pauses.mark_absence(info, now_ns)
         # What sources said belongs to the RM's id: the new core finds it where the old one left it.
         core = new_core(info, searching=True, config=config, external=self._folder.books_of(rm_id))
         info.last_decided_ns = now_ns

@@ -13,15 +13,15 @@ from functools import partial
 
 from muster_service.go_json import go_json
 
-from muster_scheduler.core.external import SourceState
 from muster_scheduler.core.objects import Allocation, Application, Ask, AskGroup
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.past import Past, PastReason
+from muster_scheduler.core.past import counts as lasts
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import AppState, QueueState
 from muster_scheduler.core.words import amount, count, lasted, listed
-from muster_scheduler.follower import RmState
+from muster_scheduler.follower import PauseKind, RmInfo, RmState
 from muster_scheduler.state_codec import REFUSALS_KEPT
 from muster_scheduler.view import dao, explain_gang, explain_history, explain_now, explain_preemption
 from muster_scheduler.view.explain_dao import (
@@ -41,42 +41,58 @@ from muster_scheduler.view.explain_words import WAITS
 from muster_scheduler.view.render import Pieces, small
 
 # Nobody records them: they are made when somebody asks.
-_HALTS = frozenset(
-    {
-        ReasonCode.RM_STOPPED,
-        ReasonCode.RM_HELD,
-        ReasonCode.RM_ABSENT,
-        ReasonCode.SOURCE_LISTING,
-        ReasonCode.QUEUE_STOPPED,
-        ReasonCode.WAITING_FOR_TURN,
-        ReasonCode.RM_ASKED,
-    }
-)
+_HALTS_IN_ORDER = (ReasonCode.RM_STOPPED, ReasonCode.RM_HELD, ReasonCode.RM_ABSENT, ReasonCode.SOURCE_LISTING)
+_HALTS = frozenset({*_HALTS_IN_ORDER, ReasonCode.QUEUE_STOPPED, ReasonCode.WAITING_FOR_TURN, ReasonCode.RM_ASKED})
+_PAUSES = {
+    PauseKind.OPERATOR: ReasonCode.RM_HELD,
+    PauseKind.ABSENT: ReasonCode.RM_ABSENT,
+    PauseKind.LISTING: ReasonCode.SOURCE_LISTING,
+}
+_GOES_ON = 1 << 63
 # Between coming and the first "no".
 _MOMENT_NS = 1_000_000_000
 
 
 def halt_of(state: RmState) -> Reason | None:
     """Why nothing at all is decided for an RM; None: it is."""
-    info = state.info
+    return next(_halts(state.info), None)
+
+
+def _halts(info: RmInfo) -> Iterator[Reason]:
+    """The same where there is more than one cause; the first one is told."""
     if info.life == "STOPPED":
-        return Reason(ReasonCode.RM_STOPPED, since_ns=info.life_ns)
+        yield Reason(ReasonCode.RM_STOPPED, since_ns=info.life_ns)
     if info.held:
-        return Reason(ReasonCode.RM_HELD, said=info.held_reason, since_ns=info.held_ns)
+        yield Reason(ReasonCode.RM_HELD, said=info.held_reason, since_ns=info.held_ns)
     if info.is_absent:
-        return Reason(ReasonCode.RM_ABSENT, since_ns=info.callbacks_since_ns)
-    for source in state.core.external.all_sources():
-        if source.state is SourceState.LISTING:  # (an informer lists once in its life: at the start)
-            return Reason(ReasonCode.SOURCE_LISTING, said=source.source, since_ns=source.since_ns)
-    return None
+        yield Reason(ReasonCode.RM_ABSENT, since_ns=info.absent_ns or info.callbacks_since_ns)
+    if info.awaited:
+        yield Reason(ReasonCode.SOURCE_LISTING, said=info.awaited[0], since_ns=info.awaited_ns)
 
 
 def halts_of(state: RmState) -> Past:
-    """When nothing was decided for an RM because an operator had paused it: what is over, the oldest first."""
-    return tuple(
-        PastReason(Reason(ReasonCode.RM_HELD, said=reason, since_ns=since_ns), until_ns)
-        for since_ns, until_ns, reason in state.info.pauses
-    )
+    """When nothing at all was decided for an RM, as far as it is over: one at a time, the oldest first.
+
+    Of several causes at one time the same is told as while it was so.
+    """
+    info = state.info
+    now = list(_halts(info))
+    if not info.pauses and len(now) < 2:
+        return ()
+    over = [
+        (Reason(_PAUSES[kind], said=reason, since_ns=since_ns), until_ns)
+        for since_ns, until_ns, reason, kind in info.pauses
+    ]
+    causes = [*((reason, _GOES_ON) for reason in now), *over]
+    causes.sort(key=lambda each: _HALTS_IN_ORDER.index(each[0].code))
+    found: list[PastReason] = []
+    taken: list[tuple[int, int]] = []
+    for reason, until_ns in causes:
+        for start_ns, end_ns in explain_history.left(reason.since_ns, until_ns, taken):
+            if end_ns != _GOES_ON and lasts(start_ns, end_ns):
+                found.append(PastReason(replace(reason, since_ns=start_ns), end_ns))
+        taken.append((reason.since_ns, until_ns))
+    return tuple(sorted(found, key=lambda each: each.until_ns))
 
 
 def reason_of(wanted: Ask, *, halt: Reason | None) -> Reason:

@@ -60,7 +60,7 @@ def of_ask(wanted: Ask, reason: Reason, halts: Past = ()) -> list[PastDao]:
     for past in sources:
         for each in past:
             from_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, began_ns)
-            for start_ns, end_ns in _left(from_ns, until_ns, taken):
+            for start_ns, end_ns in left(from_ns, until_ns, taken):
                 if counts(start_ns, end_ns):
                     found.append(_past(each.reason, start_ns, end_ns))
         taken = [(each.since, each.until) for each in found]
@@ -73,7 +73,7 @@ def _open(recorded: Reason, reason: Reason) -> PastReason:
     return PastReason(recorded, reason.since_ns)
 
 
-def _left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The parts of a time that are not taken."""
     for start_ns, end_ns in sorted(taken):
         if since_ns < start_ns:
@@ -108,10 +108,17 @@ def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
 
 
 def _was(reason: Reason) -> str:
-    if reason.code is not ReasonCode.RM_HELD:
-        return reason.clause()  # as it was said then
-    said = f" ({reason.said})" if reason.said else ""
-    return f"an operator had paused the resource manager{said}; nothing was decided for it until it was resumed"
+    match reason.code:
+        case ReasonCode.RM_HELD:
+            said = f" ({reason.said})" if reason.said else ""
+            return f"an operator had paused the resource manager{said}; nothing was decided for it until it was resumed"
+        case ReasonCode.RM_ABSENT:
+            wants = "the resource manager wants to be asked before anything is placed"
+            return f"{wants}, and its callback stream was not open"
+        case ReasonCode.SOURCE_LISTING:
+            return f"nothing was decided before source {reason.said} had listed everything that it has"
+        case _:
+            return reason.clause()  # as it was said then
 
 
 # ---- of an application, of a queue -----------------------------------------------------------------------------------
@@ -142,7 +149,7 @@ class _Times:
     def past(self, past: Past, since_ns: int) -> None:
         """What is over, as far as it was not before somebody came."""
         for each in past:
-            for start_ns, end_ns in _left(max(each.reason.since_ns, since_ns), each.until_ns, self._halts):
+            for start_ns, end_ns in left(max(each.reason.since_ns, since_ns), each.until_ns, self._halts):
                 self._add(_about(each.reason), start_ns, end_ns)
 
     def now(self, reason: Reason, asks: int, since_ns: int) -> None:

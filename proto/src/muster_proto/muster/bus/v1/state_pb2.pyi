@@ -24,6 +24,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from muster_proto.muster.bus.v1 import envelope_pb2 as _envelope_pb2
 import builtins as _builtins
 import sys
@@ -100,6 +101,9 @@ class RmObject(_message.Message):
     GENERATION_BY_FIELD_NUMBER: _builtins.int
     STATE_NS_FIELD_NUMBER: _builtins.int
     HELD_NS_FIELD_NUMBER: _builtins.int
+    ABSENT_NS_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
+    AWAITED_NS_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
     registered_ns: _builtins.int
@@ -128,12 +132,20 @@ class RmObject(_message.Message):
     """since when it is in its state; 0: not known"""
     held_ns: _builtins.int
     """since when it is held; 0: it is not, or not known"""
+    absent_ns: _builtins.int
+    """since when nothing is placed because its callback stream is not open; 0: it is not so"""
+    awaited_ns: _builtins.int
+    """since when that is so; 0: it is not"""
     @_builtins.property
     def callbacks(self) -> _envelope_pb2.CallbackStream:
         """its callback stream, as last heard of"""
 
     @_builtins.property
     def tally(self) -> Global___TallyObject: ...
+    @_builtins.property
+    def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """sources outside of the RM that have not listed yet: nothing is decided before"""
+
     def __init__(
         self,
         *,
@@ -155,10 +167,13 @@ class RmObject(_message.Message):
         generation_by: _builtins.str = ...,
         state_ns: _builtins.int = ...,
         held_ns: _builtins.int = ...,
+        absent_ns: _builtins.int = ...,
+        awaited: _abc.Iterable[_builtins.str] | None = ...,
+        awaited_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -305,7 +320,7 @@ class RegistrationObject(_message.Message):
     def extra_config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___PauseObject]:
-        """an operator's pauses of it that are over: the last eight, the oldest first"""
+        """when nothing was decided for it, and is again: the last eight of each kind"""
 
     def __init__(
         self,
@@ -328,26 +343,51 @@ Global___RegistrationObject: _TypeAlias = RegistrationObject  # noqa: Y015
 
 @_typing.final
 class PauseObject(_message.Message):
-    """From when to when an operator had paused an RM."""
+    """From when to when nothing was decided for an RM."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PauseObject._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OPERATOR: PauseObject._Kind.ValueType  # 0
+        """an operator had paused it"""
+        ABSENT: PauseObject._Kind.ValueType  # 1
+        """it wants to be asked, and its callback stream was not open"""
+        LISTING: PauseObject._Kind.ValueType  # 2
+        """a source outside of it had not listed yet"""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    OPERATOR: PauseObject.Kind.ValueType  # 0
+    """an operator had paused it"""
+    ABSENT: PauseObject.Kind.ValueType  # 1
+    """it wants to be asked, and its callback stream was not open"""
+    LISTING: PauseObject.Kind.ValueType  # 2
+    """a source outside of it had not listed yet"""
 
     SINCE_NS_FIELD_NUMBER: _builtins.int
     UNTIL_NS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     since_ns: _builtins.int
     until_ns: _builtins.int
     reason: _builtins.str
+    """the operator's words, or the source"""
+    kind: Global___PauseObject.Kind.ValueType
     def __init__(
         self,
         *,
         since_ns: _builtins.int = ...,
         until_ns: _builtins.int = ...,
         reason: _builtins.str = ...,
+        kind: Global___PauseObject.Kind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "since_ns", b"since_ns", "until_ns", b"until_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "reason", b"reason", "since_ns", b"since_ns", "until_ns", b"until_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

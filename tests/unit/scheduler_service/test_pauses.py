@@ -1,0 +1,239 @@
+"""When nothing was decided for an RM, and why, is on the log: explanations know it whoever asks, and whatever ended."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from builders import SECOND_NS
+from muster_bus.log import Record
+from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.core.external import SourceState
+from muster_scheduler.external.gate import Gate
+from muster_scheduler.follower import PauseKind, RmState, StateFolder
+from muster_scheduler.view import explain
+from muster_scheduler.view.explain_dao import PastDao, PendingDao
+from unit.scheduler_service import rig as make
+from unit.scheduler_service.rig import RM, Rig
+
+ABSENT = {"muster.callbacks.absent": "wait"}
+
+
+class Told(NamedTuple):
+    """One reason, in seconds since the rig began; ``until`` None: it goes on."""
+
+    reason: str
+    since: float
+    until: float | None = None
+
+
+class World:
+    """A machine with one RM, whose ask waits (its node is too small), and followers of its log."""
+
+    def __init__(self, gate: Gate | None = None, **extra: str) -> None:
+        self.rig = Rig(gate=gate)
+        self.start_ns = self.rig.now_ns
+        self.register(**extra)
+
+    def register(self, **extra: str) -> None:
+        request = make.registration()
+        request.extraConfig.update(extra)
+        self.rig.send(request)
+        self.rig.send(make.node("n", vcore=1), make.application("x", "root.c"))
+        self.rig.send(make.asks(make.allocation("x", "k", vcore=1000)))
+
+    def stream(self, epoch: int, *, connected: bool = True) -> None:
+        self.rig.send(pb.CallbackStream(connected=connected, epoch=epoch, predicates=True))
+
+    def followers(self) -> list[RmState]:
+        """One that follows from the first record on, and one that begins now, with what compaction left."""
+        followed, anew = StateFolder(), StateFolder()
+        followed.settle()
+        topic = self.rig.topics.state
+        for offset, record in enumerate(each for each in self.rig.written if each.topic == topic):
+            followed.take(Record(topic, 0, offset, 0, record.key, record.value))
+        for offset, (key, value) in enumerate(self.rig.state.items()):
+            anew.take(Record(topic, 0, offset, 0, key, value))
+        anew.settle()
+        return [followed.rms[RM], anew.rms[RM]]
+
+    def asked(self) -> PendingDao:
+        """What is said of the ask: the same by whoever followed, and by the scheduler's own state."""
+        first, *others = [self._asked(each) for each in (*self.followers(), self.rig.machine.rms[RM])]
+        for other in others:
+            assert other == first
+        return first
+
+    def _asked(self, state: RmState) -> PendingDao:
+        partition = state.core.partitions["default"]
+        return explain.ask(state, partition, partition.apps["x"].asks["k"], self.rig.now_ns)
+
+    def told(self) -> list[Told]:
+        asked = self.asked()
+        past = [Told(each.reason, self._s(each.since), self._s(each.until)) for each in asked.history]
+        return [*past, Told(asked.reason, self._s(asked.since))]
+
+    def _s(self, at_ns: int) -> float:
+        return (at_ns - self.start_ns) / SECOND_NS
+
+
+def test_what_waited_for_the_callback_stream_says_from_when_to_when() -> None:
+    world = World(**ABSENT)
+    world.rig.wait(10)
+    assert world.told() == [Told("RM_ABSENT", 0)]
+    world.stream(1)
+    world.rig.wait(5)
+    assert world.told() == [Told("RM_ABSENT", 0, 10), Told("LARGER_THAN_ANY_NODE", 10)]
+    assert [each.message for each in world.asked().history] == [
+        "The resource manager wants to be asked before anything is placed, and its callback stream was not open."
+    ]
+    world.stream(2, connected=False)
+    world.rig.wait(20)
+    held = [Told("RM_ABSENT", 0, 10), Told("LARGER_THAN_ANY_NODE", 10, 15)]
+    assert world.told() == [*held, Told("RM_ABSENT", 15)]
+    world.stream(3)
+    world.rig.wait(1)
+    after = [*held, Told("RM_ABSENT", 15, 35), Told("LARGER_THAN_ANY_NODE", 35)]
+    assert world.told() == after
+    world.rig.rebuild(random.Random(1))
+    world.rig.wait(1)
+    assert world.told() == after
+
+
+def test_a_stream_that_comes_back_within_a_moment_is_not_told() -> None:
+    world = World(**ABSENT)
+    world.stream(1)
+    world.rig.wait(5)
+    world.stream(2, connected=False)
+    world.rig.wait(0.9)
+    world.stream(3)
+    assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0)]
+
+
+def test_an_rm_that_need_not_be_asked_is_never_absent() -> None:
+    world = World()
+    world.stream(1)
+    world.rig.wait(5)
+    world.stream(2, connected=False)
+    world.rig.wait(5)
+    world.stream(3)
+    assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0)]
+
+
+def test_absence_begins_and_ends_with_the_configuration_that_asks_for_it() -> None:
+    def configure(absent: str) -> None:
+        extra = {"muster.callbacks.absent": absent}
+        world.rig.send(si.UpdateConfigurationRequest(rmID=RM, config=make.CONFIG, extraConfig=extra))
+
+    world = World()
+    world.stream(1)
+    world.stream(2, connected=False)
+    world.rig.wait(10)
+    configure("wait")
+    world.rig.wait(10)
+    assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0, 10), Told("RM_ABSENT", 10)]
+    configure("accept")
+    world.rig.wait(10)
+    assert world.told() == [
+        Told("LARGER_THAN_ANY_NODE", 0, 10), Told("RM_ABSENT", 10, 20), Told("LARGER_THAN_ANY_NODE", 20),
+    ]  # fmt: skip
+
+
+def test_of_an_operators_pause_and_an_absence_at_one_time_the_pause_is_told() -> None:
+    world = World(**ABSENT)
+    world.rig.wait(10)
+    world.rig.send(pb.AdminCommand(pause="new racks"))
+    world.rig.wait(10)
+    assert world.told() == [Told("RM_ABSENT", 0, 10), Told("RM_HELD", 10)]
+    world.stream(1)
+    world.rig.wait(10)
+    assert world.told() == [Told("RM_ABSENT", 0, 10), Told("RM_HELD", 10)]
+    world.rig.send(pb.AdminCommand(resume=True))
+    world.rig.wait(10)
+    world.stream(2, connected=False)
+    world.rig.wait(10)
+    before = [Told("RM_ABSENT", 0, 10), Told("RM_HELD", 10, 30), Told("LARGER_THAN_ANY_NODE", 30, 40)]
+    assert world.told() == [*before, Told("RM_ABSENT", 40)]
+    world.rig.send(pb.AdminCommand(pause="again"))
+    world.rig.wait(10)
+    world.rig.send(pb.AdminCommand(resume=True))
+    world.rig.wait(10)
+    assert world.told() == [*before, Told("RM_ABSENT", 40, 50), Told("RM_HELD", 50, 60), Told("RM_ABSENT", 60)]
+
+
+@pytest.mark.parametrize("ends", [SourceState.LIVE, SourceState.STALE])
+def test_what_waited_for_a_source_says_from_when_to_when(ends: SourceState) -> None:
+    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world.rig.wait(10)
+    world.rig.send(make.said(state=SourceState.LISTING))
+    assert world.told() == [Told("SOURCE_LISTING", 0)], "since the RM came, not since the source was first heard"
+    world.rig.wait(10)
+    world.rig.send(make.said(state=ends))
+    world.rig.wait(5)
+    after = [Told("SOURCE_LISTING", 0, 20), Told("LARGER_THAN_ANY_NODE", 20)]
+    assert world.told() == after
+    assert [each.message for each in world.asked().history] == [
+        "Nothing was decided before source vms had listed everything that it has."
+    ]
+    world.rig.rebuild()
+    world.rig.wait(5)
+    assert world.told() == after
+
+
+def test_a_scheduler_that_starts_again_waits_from_then_on_and_goes_on_with_a_wait_that_was_not_over() -> None:
+    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world.rig.send(make.said(state=SourceState.LIVE))
+    world.rig.wait(10)
+    world.rig.gate = Gate("life-2", {RM: (("default", "vms"),)})
+    world.rig.rebuild()
+    world.rig.wait(1)
+    world.rig.send(make.said(state=SourceState.LISTING, life="life-2"))
+    assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0, 10), Told("SOURCE_LISTING", 10)]
+    world.rig.wait(9)
+    world.rig.gate = Gate("life-3", {RM: (("default", "vms"),)})
+    world.rig.rebuild()
+    world.rig.wait(10)
+    world.rig.send(make.said(state=SourceState.LIVE, life="life-3"))
+    world.rig.wait(5)
+    after = [Told("LARGER_THAN_ANY_NODE", 0, 10), Told("SOURCE_LISTING", 10, 30), Told("LARGER_THAN_ANY_NODE", 30)]
+    assert world.told() == after
+
+
+def test_a_start_without_the_source_ends_the_wait_for_it() -> None:
+    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world.rig.wait(10)
+    world.rig.gate = Gate("life-2")
+    world.rig.rebuild()
+    world.rig.settle()
+    world.rig.wait(5)
+    assert world.told() == [Told("SOURCE_LISTING", 0, 10), Told("LARGER_THAN_ANY_NODE", 10)]
+
+
+def test_a_source_that_lists_again_while_all_is_decided_is_no_reason() -> None:
+    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world.rig.send(make.said(state=SourceState.LIVE))
+    world.rig.wait(5)
+    world.rig.send(make.said(state=SourceState.LISTING))
+    world.rig.wait(5)
+    assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0)]
+
+
+def test_of_each_kind_the_last_eight_are_kept() -> None:
+    """A stream that comes and goes does not drive an operator's pause out; the history of an ask is bounded."""
+    world = World(**ABSENT)
+    world.rig.send(pb.AdminCommand(pause="new racks"))
+    world.rig.wait(2)
+    world.rig.send(pb.AdminCommand(resume=True))
+    for epoch in range(1, 21):
+        world.stream(2 * epoch)
+        world.rig.wait(2)
+        world.stream(2 * epoch + 1, connected=False)
+        world.rig.wait(2)
+    pauses = world.followers()[1].info.pauses
+    assert [each.kind for each in pauses] == [PauseKind.OPERATOR] + 8 * [PauseKind.ABSENT]
+    history: list[PastDao] = world.asked().history
+    assert len(history) == 8
+    assert all(one.until <= other.since for one, other in pairwise(history))

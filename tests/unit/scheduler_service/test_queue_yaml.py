@@ -351,7 +351,6 @@ RULES = {
     "queue name": (_root("    - name: a.b\n"), 5, 13, "invalid queue name 'a.b'"),
     "queue name with an end of line": (_root('    - name: "a\\n"\n'), 5, 13, "invalid queue name"),
     "queue name too long": (_root(f"    - name: {'x' * 65}\n"), 5, 13, "invalid queue name"),
-    "queue name true": (_root("    - name: true\n"), 5, 13, "expected a text, got true or false"),
     "siblings": (_root("    - name: a\n    - name: A\n"), 6, 13, "duplicate child name found with name 'A', level 2"),
     "recovery queue": (_root("    - name: '@Recovery@'\n"), 5, 13, "it is made when an application must be taken in"),
     "unknown queue key": (_root("    - name: a\n      maxApplications: 1\n"), 6, 7, "unknown key 'maxApplications'"),
@@ -1088,7 +1087,31 @@ def test_words_of_yaml_1_1_are_true_or_false_where_that_is_wanted(words: list[st
         assert config is not None
         (queue,) = config.partitions[0].root.queues
         assert (queue.parent, queue.name) == (meant, f"x{word}")
-        assert load_queue_config(_root(f"    - name: {word}\n"))[0] is not None or word in ("true", "false")
+        named, _ = load_queue_config(_root(f"    - name: {word}\n"))
+        assert named is not None
+        assert [queue.name for queue in named.partitions[0].root.queues] == [word]
+
+
+def test_where_a_text_is_wanted_all_that_is_no_list_is_one() -> None:
+    """As it was written, as in Go's reader: true, numbers, and words that are numbers or not."""
+    config, problems = load_queue_config(
+        "partitions:\n- queues:\n  - name: root\n    queues:\n"
+        "    - name: True\n      submitacl: false\n      properties: {a: true, b: 1e3, c: 0x10, d: yes}\n"
+        "      limits: [{limit: true, users: [true, off], groups: [false, Null1], maxapplications: 1}]\n"
+        "    - name: 017\n"
+        "  placementrules:\n  - {name: provided, filter: {type: allow, users: [true, ann], groups: [FALSE, ops]}}\n"
+        "  - {name: tag, value: true}\n"
+    )
+    assert [problem for problem in problems if problem.severity == "error"] == []
+    assert config is not None
+    first, second = config.partitions[0].root.queues
+    assert (first.name, first.submit_acl, second.name) == ("True", "false", "017")
+    assert first.properties == {"a": "true", "b": "1e3", "c": "0x10", "d": "yes"}
+    (limit,) = first.limits
+    assert (limit.text, limit.users, limit.groups) == ("true", ("true", "off"), ("false", "Null1"))
+    provided, tag = config.partitions[0].placement_rules
+    assert provided.filter is not None
+    assert (provided.filter.users, provided.filter.groups, tag.value) == (("true", "ann"), ("FALSE", "ops"), "true")
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,27 @@ def test_yaml_is_written_as_go_does() -> None:
     assert text.index("memory: 0.5") < text.index("vcore: 2")
 
 
+def test_words_are_what_they_mean() -> None:
+    """``yes`` is true where the field is true or false, as in Go; a text where that is wanted."""
+    text = """
+partitions:
+  - name: default
+    preemption: {enabled: off, quotapreemptionenabled: "no"}
+    placementrules: [{name: provided, create: on, filter: {users: [true, yes]}}]
+    queues: [{name: true, parent: yes, maxapplications: 0x10, properties: {a: true, b: off}}, {name: b, parent: n}]
+"""
+    assert load_queue_config(text)[0] is not None
+    (partition,) = configured.shown(text, {}, go=True)["Partitions"]
+    assert partition["Preemption"] == {"Enabled": False, "QuotaPreemptionEnabled": False}
+    assert partition["PlacementRules"] == [{"Name": "provided", "Create": True, "Filter": {"Users": ["true", "yes"]}}]
+    first, second = partition["Queues"][0]["Queues"]
+    assert (first["Name"], first["Parent"], first["MaxApplications"]) == ("true", True, 16)
+    assert first["Properties"] == {"a": "true", "b": "off"}
+    assert "Parent" not in second
+    again = configured.as_yaml(text, {}).decode().partition("deadlock")[0]
+    assert load_queue_config(again)[0] == load_queue_config(text)[0]
+
+
 def test_no_text_is_the_built_in_configuration() -> None:
     assert load_queue_config(configured.DEFAULT_TEXT) == (DEFAULT_CONFIG, [])
     (partition,) = configured.shown("", {}, go=True)["Partitions"]

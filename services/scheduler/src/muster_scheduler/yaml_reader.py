@@ -118,21 +118,21 @@ class Reader:
         return [(item, f"{path}[{number}]", item.place) for number, item in enumerate(value)]
 
     def texts(self, owner: Mapping, key: str, path: str) -> list[tuple[str, str, Place]]:
-        """A list of texts, each with its path and place."""
+        """A list of texts, each with its path and place; see :meth:`text`."""
         found: list[tuple[str, str, Place]] = []
         for item, where, place in self.sequence(owner.get(key), f"{path}.{key}"):
-            if isinstance(item, Scalar) and item.value is not None and not isinstance(item.value, bool):
+            if isinstance(item, Scalar) and item.value is not None:
                 found.append((item.text, where, place))
             else:
                 self.error(where, place, f"expected a text, got {kind(item)}")
         return found
 
     def text(self, owner: Mapping, key: str, path: str, default: str = "") -> str:
-        """A text, as it was written."""
+        """A text, as it was written: ``true`` and ``010`` are texts where one is wanted, as in Go's reader."""
         value: Any = owner.get(key)
         if is_nothing(value):
             return default
-        if not isinstance(value, Scalar) or isinstance(value.value, bool):
+        if not isinstance(value, Scalar):
             self.error(f"{path}.{key}", value.place, f"expected a text, got {kind(value)}")
             return default
         return value.text
@@ -142,12 +142,11 @@ class Reader:
         value: Any = owner.get(key)
         if is_nothing(value):
             return default
-        if isinstance(value, Scalar) and isinstance(value.value, str) and value.value in _BOOLEANS_OF_1_1:
-            return _BOOLEANS_OF_1_1[value.value]
-        if not isinstance(value, Scalar) or not isinstance(value.value, bool):
+        meant = truth(value)
+        if meant is None:
             self.error(f"{path}.{key}", value.place, f"expected true or false, got {kind(value)}")
             return default
-        return value.value
+        return meant
 
     def count(self, owner: Mapping, key: str, path: str) -> int:
         """A whole number from 0 on; 0 when it is not there."""
@@ -209,6 +208,14 @@ class Reader:
 def is_nothing(value: Any) -> bool:
     """Whether a value is absent, or null."""
     return value is None or (isinstance(value, Scalar) and value.value is None)
+
+
+def truth(value: Any) -> bool | None:
+    """What a value is where true or false is wanted; None: neither."""
+    meant = value.value if isinstance(value, Scalar) else None
+    if isinstance(meant, str):
+        return _BOOLEANS_OF_1_1.get(meant)
+    return meant if isinstance(meant, bool) else None
 
 
 def place_of(owner: Mapping, key: str, default: Place) -> Place:

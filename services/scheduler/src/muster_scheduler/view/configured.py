@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 
 from muster_scheduler.core.config import ROOT, partition_name
 from muster_scheduler.queue_yaml import TEXT_BYTES_MAX, checksum, load_queue_config
+from muster_scheduler.yaml_reader import truth
 from muster_scheduler.yaml_tree import Mapping, Place, Scalar, Sequence, read_tree
 
 # What an RM without a configuration gets (core.config.DEFAULT_CONFIG), as text.
@@ -59,6 +60,10 @@ _Level = dict[str, _Field]
 
 def _text(node: Any, _go: bool) -> Any:
     return masked_text(node.text) if isinstance(node, Scalar) and node.value is not None else ""
+
+
+def _flag(node: Any, _go: bool) -> Any:
+    return truth(node)
 
 
 def _value(node: Any, _go: bool) -> Any:
@@ -124,7 +129,7 @@ _TEMPLATE: _Level = {
 }
 _QUEUE: _Level = {
     "name": _Field("Name", _text, always=True),
-    "parent": _Field("Parent", _value),
+    "parent": _Field("Parent", _flag),
     "resources": _Field("Resources", _one(_RESOURCES)),
     "maxapplications": _Field("MaxApplications", _value),
     "properties": _Field("Properties", _text_map),
@@ -140,7 +145,7 @@ _FILTER: _Level = {
 }
 _RULE: _Level = {
     "name": _Field("Name", _text, always=True),
-    "create": _Field("Create", _value),
+    "create": _Field("Create", _flag),
     "filter": _Field("Filter", _one(_FILTER)),
 }
 _RULE |= {
@@ -148,13 +153,13 @@ _RULE |= {
     "value": _Field("Value", _text),
 }
 _PREEMPTION: _Level = {
-    "enabled": _Field("Enabled", _value),
-    "quotapreemptionenabled": _Field("QuotaPreemptionEnabled", _value),
+    "enabled": _Field("Enabled", _flag),
+    "quotapreemptionenabled": _Field("QuotaPreemptionEnabled", _flag),
     "optout": _Field("OptOut", _text),
 }
 _NODE_SORT: _Level = {"type": _Field("Type", _text), "resourceweights": _Field("ResourceWeights", _number_map)}
 _RESERVATION: _Level = {
-    "enabled": _Field("Enabled", _value),
+    "enabled": _Field("Enabled", _flag),
     "delay": _Field("Delay", _text),
     "timeout": _Field("Timeout", _text),
 }

@@ -264,7 +264,7 @@ async def parts(rm: Rm) -> None:
     keys = keys[:3] + await rm.asks("only-gpu", 3, sized, partition="accelerated")
     await rm.has(keys)
     at = "/ws/v1/partition/accelerated/usage/group/ml"
-    await rm.shows(at, lambda found: found["queues"]["resourceUsage"].get("nvidia.com/gpu") == 12)
+    await rm.shows(at, lambda found: found["queues"].get("resourceUsage", {}).get("nvidia.com/gpu") == 12)
 
 
 async def fills(rm: Rm, applications: int = APPLICATIONS, nodes: int = NODES) -> None:

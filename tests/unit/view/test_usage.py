@@ -104,6 +104,74 @@ def test_a_group_has_the_applications_that_count_in_it() -> None:
     }
 
 
+NAMED = """
+{name: root, submitacl: '*', limits: [{limit: all, users: ['*'], maxapplications: 9}], queues: [
+  {name: P, limits: [{limit: few, users: [dee, ann], groups: [dev, '*'], maxapplications: 3,
+    maxresources: {vcore: 2, memory: 0}}],
+   queues: [{name: a, limits: [{limit: own, users: [dee], maxapplications: 1}]}, {name: b}]},
+  {name: free}]}
+"""
+
+
+def test_whom_a_limit_names_is_there_without_an_application() -> None:
+    """As in the real core, whose trackers are made of the configuration; what a type's limit of 0 forbids is shown."""
+    cluster = Cluster(NAMED)
+    cluster.node("n1", vcore=10_000)
+    cluster.do(UpdateApplications((AppItem("x", "root.free", "default", "ann", ("ops",)),)))
+    cluster.ask("x", "x1", vcore=500)
+    users, groups = usage.by_user(cluster.partition), usage.by_group(cluster.partition)
+    assert (sorted(users), sorted(groups)) == (["ann", "dee"], ["*", "dev"])
+    assert go_json(usage.of_user(cluster.partition, "dee", users["dee"])) == (
+        b'{"userName":"dee","queues":{"queuePath":"root","maxApplications":9,"children":[{"queuePath":"root.p",'
+        b'"maxResources":{"memory":0,"vcore":2000},"maxApplications":3,'
+        b'"children":[{"queuePath":"root.p.a","maxApplications":1}]}]}}'
+    )
+    assert go_json(usage.of_user(cluster.partition, "ann", users["ann"])) == (
+        b'{"userName":"ann","queues":{"queuePath":"root","resourceUsage":{"vcore":500},"runningApplications":["x"],'
+        b'"maxApplications":9,"children":[{"queuePath":"root.free","resourceUsage":{"vcore":500},'
+        b'"runningApplications":["x"]},{"queuePath":"root.p","maxResources":{"memory":0,"vcore":2000},'
+        b'"maxApplications":3}]}}'
+    )
+    for group in ("dev", "*"):
+        assert go_json(usage.of_group(cluster.partition, group, groups[group])) == (
+            b'{"groupName":"%b","queues":{"queuePath":"root","children":[{"queuePath":"root.p",'
+            b'"maxResources":{"memory":0,"vcore":2000},"maxApplications":3}]}}' % group.encode()
+        )
+
+
+async def test_a_view_knows_whom_the_configuration_limits(bench: Bench) -> None:
+    await bench.write(bench.rm(queues=NAMED))
+    async with bench.view() as view, client_of(view) as client:
+        assert [user["userName"] for user in (await client.get(f"{P}/usage/users")).json()] == ["ann", "dee"]
+        assert [group["groupName"] for group in (await client.get(f"{P}/usage/groups")).json()] == ["*", "dev"]
+        assert (await client.get(f"{P}/usage/user/dee")).json()["queues"]["maxApplications"] == 9
+        assert (await client.get(f"{P}/usage/group/dev")).status_code == 200
+        assert (await client.get(f"{P}/usage/user/*")).status_code == 400
+
+
+async def test_who_is_gone_uses_nothing_any_more(bench: Bench) -> None:
+    rm = bench.rm(queues=QUEUES)
+    fill(rm.cluster)
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        assert [user["userName"] for user in (await client.get(f"{P}/usage/users")).json()] == ["ann", "bob"]
+        rm.cluster.do(UpdateApplications(remove=tuple(("default", app) for app in ("x", "y", "z"))))
+        await bench.write(rm)
+        (ann,) = (await client.get(f"{P}/usage/users")).json()
+        assert ann == {
+            "userName": "ann",
+            "queues": {
+                "queuePath": "root",
+                "maxResources": {"vcore": 9000},
+                "maxApplications": 5,
+                "children": [{"queuePath": "root.p", "maxResources": {"memory": 100}, "maxApplications": 2}],
+            },
+        }
+        assert (await client.get(f"{P}/usage/user/bob")).status_code == 404
+        groups = (await client.get(f"{P}/usage/groups")).json()
+        assert [(group["groupName"], "applications" in group) for group in groups] == [("*", False), ("dev", False)]
+
+
 def test_the_sums_are_those_that_limits_look_at() -> None:
     cluster = Cluster(QUEUES)
     fill(cluster)

@@ -57,6 +57,13 @@ class Limits:
             found.update(((path, group, True), limit) for group, limit in at.groups.items())
         return found
 
+    def limit_of(self, path: str, who: str, *, group: bool) -> LimitConfig | None:
+        """The limit that holds for a user, or for a group, at a queue; None: none."""
+        at = self._at.get(path)
+        if at is None:
+            return None
+        return at.groups.get(who) if group else at.users.get(who) or at.users.get(WILDCARD)
+
     def __iter__(self) -> Iterator[Tracker]:
         return iter(self._trackers.values())
 

@@ -426,10 +426,9 @@ class ViewRest:
         return state.core.partitions.get(call.path["partition"]) if state is not None else None
 
     def _leaf(self, call: Call) -> tuple[Partition, Queue]:
-        """The queue that the path names."""
-        path = _queue_path(call)
+        """The queue that the path names. Of several errors the partition's is told, as in the real core."""
         partition = self._partition(call)
-        queue = partition.queues.get(path)
+        queue = partition.queues.get(_queue_path(call))
         if queue is None:
             raise RequestRefused(404, "Queue not found")
         return partition, queue
@@ -456,6 +455,7 @@ class ViewRest:
         return Answer(render.line(render.queue(partition, queue, tree="subtree" in call.query)))
 
     async def _queue_applications(self, call: Call) -> Answer:
+        _queue_path(call)  # (Here the real core looks at the name before the partition.)
         partition, queue = self._leaf(call)
         return _applications(partition, list(queue.applications.values()))
 
@@ -485,6 +485,7 @@ class ViewRest:
         return _applications(partition, found)
 
     async def _queue_application(self, call: Call) -> Answer:
+        _unescaped_queue(call)  # (And here whether it can be unescaped.)
         partition, queue = self._leaf(call)
         return _application(partition, queue.applications.get(call.path["application"]))
 
@@ -820,11 +821,16 @@ def _parts(scope: Scope) -> list[str] | None:
 
 
 def _queue_path(call: Call) -> str:
-    """A queue's path in a path, which is unescaped once more than the path, as in the real core."""
+    """A queue's path in a path, as it is looked for."""
+    return _checked_path(_unescaped_queue(call))
+
+
+def _unescaped_queue(call: Call) -> str:
+    """The same as it was written: unescaped once more than the path, as in the real core."""
     name = go.query_unescape(call.path["queue"])
     if name is None:
         raise RequestRefused(400, f"Queue name {_shown(call.path['queue'])} is not escaped as a query is")
-    return _checked_path(name)
+    return name
 
 
 def _checked_path(name: str) -> str:

@@ -1,22 +1,33 @@
 """What users and groups use, queue by queue (core-features §2.7, §2.19: ``/usage/*``).
 
 Counted from the applications at the time of the question. An application counts for its user while it holds, asks for
-or runs something; for its group, if a limit named one for it. What each may use stands in the trackers that its
-applications count in.
+or runs something; for its group, if a limit named one for it. Whom a limit names is there without any application, too,
+with the queues where it does, as in the real core: so what somebody may use is seen before it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from muster_scheduler.core.objects import Application, Tracker
+from muster_scheduler.core.limits import WILDCARD
+from muster_scheduler.core.objects import Application
 from muster_scheduler.core.partition import Partition
-from muster_scheduler.core.resources import UNLIMITED, Types, Vector, add, saturated
+from muster_scheduler.core.resources import Vector, add, saturated
 from muster_scheduler.view.dao import Quantities
 
-ByName = dict[str, list[Application]]
+
+@dataclass(slots=True)
+class Counted:
+    """What counts for one user or group: its applications, and the queues where a limit names it."""
+
+    apps: list[Application] = field(default_factory=list)
+    limited: list[str] = field(default_factory=list)
+
+
+ByName = dict[str, Counted]
 
 
 class UsageDao(Struct, omit_defaults=True, kw_only=True, rename="camel"):
@@ -47,40 +58,56 @@ class GroupUsageDao(Struct, omit_defaults=True, kw_only=True, rename="camel"):
 
 
 def by_user(partition: Partition) -> ByName:
-    """The applications that count, by user: O(applications), at the speed of looking at each."""
-    found: ByName = {}
+    """All users, by name: O(applications + limits), at the speed of looking at each."""
+    found = _limited(partition, group=False)
+    found.pop(WILDCARD, None)  # of which each user has an own copy
     for app in _counting(partition):
-        found.setdefault(app.user, []).append(app)
+        _of(found, app.user).apps.append(app)
     return found
 
 
 def by_group(partition: Partition) -> ByName:
-    """The same by group; applications without a limited group are in none."""
-    found: ByName = {}
+    """All groups that a limit names, likewise; applications without one are in none."""
+    found = _limited(partition, group=True)
     for app in _counting(partition):
         if app.user_group:
-            found.setdefault(app.user_group, []).append(app)
+            _of(found, app.user_group).apps.append(app)
     return found
 
 
-def of_user(partition: Partition, user: str, apps: Iterable[Application]) -> UserUsageDao:
-    """What a user uses with these applications."""
-    live = [app for app in apps if not app.gone]
+def of_user(partition: Partition, user: str, counted: Counted) -> UserUsageDao:
+    """What a user uses, and may use."""
+    live = [app for app in counted.apps if not app.gone]
     return UserUsageDao(
         user_name=user,
         groups={app.app_id: app.user_group for app in live if app.user_group},
-        queues=_tree(partition.types, live, group=False),
+        queues=_tree(partition, user, live, counted.limited, group=False),
     )
 
 
-def of_group(partition: Partition, group: str, apps: Iterable[Application]) -> GroupUsageDao:
-    """What a group uses with these applications."""
-    live = [app for app in apps if not app.gone]
+def of_group(partition: Partition, group: str, counted: Counted) -> GroupUsageDao:
+    """What a group uses, and may use."""
+    live = [app for app in counted.apps if not app.gone]
     return GroupUsageDao(
         group_name=group,
         applications=[app.app_id for app in live],
-        queues=_tree(partition.types, live, group=True),
+        queues=_tree(partition, group, live, counted.limited, group=True),
     )
+
+
+def _limited(partition: Partition, *, group: bool) -> ByName:
+    found: ByName = {}
+    for path, who, of_group in partition.limits.standing():
+        if of_group is group:
+            _of(found, who).limited.append(path)
+    return found
+
+
+def _of(found: ByName, name: str) -> Counted:
+    counted = found.get(name)
+    if counted is None:
+        counted = found[name] = Counted()
+    return counted
 
 
 def _counting(partition: Partition) -> Iterator[Application]:
@@ -95,45 +122,52 @@ class _Level:
     def __init__(self, size: int) -> None:
         self.used: Vector = [0] * size
         self.running: list[str] = []
-        self.tracker: Tracker | None = None
-        self.children: dict[str, str] = {}
+        self.children: dict[str, None] = {}
 
 
-def _tree(types: Types, apps: list[Application], *, group: bool) -> UsageDao | None:
+def _tree(
+    partition: Partition, who: str, apps: list[Application], limited: list[str], *, group: bool
+) -> UsageDao | None:
     levels: dict[str, _Level] = {}
-    root = ""
+    ways: dict[str, list[_Level]] = {}
     for app in apps:
-        below = ""
-        for queue in app.queue.ancestry:
-            level = levels.get(queue.path)
-            if level is None:
-                levels[queue.path] = level = _Level(len(types.names))
+        path = app.queue.path
+        way = ways.get(path)
+        if way is None:
+            way = ways[path] = _way(partition, levels, path)
+        for level in way:
             add(level.used, enumerate(app.allocated))
             if app.counted:
                 level.running.append(app.app_id)
-            if below:
-                level.children[below] = below
-            below = queue.path
-        root = below
-        for tracker in app.trackers:
-            if tracker.group is group and tracker.path in levels:
-                levels[tracker.path].tracker = tracker
-    return _dao(types, root, levels) if root else None
+    for path in limited:
+        _way(partition, levels, path)
+    root = next(iter(levels), "")
+    return _dao(partition, who, root, levels, group=group) if root else None
 
 
-def _dao(types: Types, path: str, levels: dict[str, _Level]) -> UsageDao:
-    level, tracker = levels[path], levels[path].tracker
+def _way(partition: Partition, levels: dict[str, _Level], path: str) -> list[_Level]:
+    """The levels from root to a queue; those that are not there yet are made."""
+    found: list[_Level] = []
+    below = ""
+    for name in path.split("."):
+        above, below = below, f"{below}.{name}" if below else name
+        level = levels.get(below)
+        if level is None:
+            levels[below] = level = _Level(len(partition.types.names))
+            if above:
+                levels[above].children[below] = None
+        found.append(level)
+    return found
+
+
+def _dao(partition: Partition, who: str, path: str, levels: dict[str, _Level], *, group: bool) -> UsageDao:
+    level, limit = levels[path], partition.limits.limit_of(path, who, group=group)
+    most = (limit.max_resources if limit is not None else None) or {}
     return UsageDao(
         queue_path=path,
-        resource_usage=types.quantities(level.used),
+        resource_usage=partition.types.quantities(level.used),
         running_applications=level.running,
-        max_resources=_limit(types, tracker) if tracker is not None else {},
-        max_applications=tracker.max_applications if tracker is not None else 0,
-        children=[_dao(types, child, levels) for child in sorted(level.children)],
+        max_resources={name: saturated(value) for name, value in most.items()},
+        max_applications=limit.max_applications if limit is not None else 0,
+        children=[_dao(partition, who, child, levels, group=group) for child in sorted(level.children)],
     )
-
-
-def _limit(types: Types, tracker: Tracker) -> Quantities:
-    """A type that the limit does not name is unlimited."""
-    named = zip(types.names, tracker.limit, strict=True)
-    return {name: saturated(most) for name, most in named if most != UNLIMITED}

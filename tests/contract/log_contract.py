@@ -183,6 +183,18 @@ class LogContract:
         assert values(await drain(reader, 2)) == [b"3", b"4"]
         assert len(await reader.read(5, 1.0)) <= 5
 
+    async def test_a_reader_that_fetches_little_reads_everything(self, bus: Log, topics: Topics) -> None:
+        """Also what is larger than its bound; and from wherever it looks."""
+        sizes = [10, 200_000, 5_000, 70_000] + [3_000] * 20
+        writer = await bus.writer("test")
+        offsets = [await writer.append(OutRecord(topics.events, 0, b"k", bytes(size))) for size in sizes]
+        reader = await bus.reader(topics.events, 0, fetch_max_bytes=50_000)
+        assert [len(value or b"") for value in values(await drain(reader, len(sizes)))] == sizes
+        for number in (1, 22, 3, 0):
+            reader.seek(offsets[number])
+            (record, *_) = await drain(reader, 1)
+            assert (record.offset, len(record.value or b"")) == (offsets[number], sizes[number])
+
     async def test_an_empty_partition_has_equal_ends_and_reads_nothing(self, bus: Log, topics: Topics) -> None:
         reader = await bus.reader(topics.events, 1)
         assert await reader.first_offset() == await reader.end_offset() == reader.position

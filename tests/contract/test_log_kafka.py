@@ -9,6 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from contract.log_contract import LogContract
 from muster_bus.backends.kafka import KafkaLog
 from muster_bus.clock import SystemClock
+from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 
 pytestmark = pytest.mark.kafka
@@ -49,4 +50,13 @@ async def bench(kafka_bootstrap: str) -> AsyncIterator[KafkaBench]:
 
 
 class TestKafkaLog(LogContract):
-    pass
+    async def test_a_reader_fetches_no_more_than_its_bound(self, bench: KafkaBench) -> None:
+        bus, topics = await bench.open(), bench.settings.topics()
+        writer = await bus.writer("test")
+        for _ in range(40):
+            await writer.append(OutRecord(topics.events, 0, b"k", bytes(10_000)))  # each a batch of its own
+        small = await bus.reader(topics.events, 0, fetch_max_bytes=100_000)
+        # (A read gives of one fetch.)
+        assert 1 <= len(await small.read(1_000, 10.0)) <= 10
+        usual = await bus.reader(topics.events, 0)
+        assert len(await usual.read(1_000, 10.0)) == 40

@@ -160,8 +160,14 @@ class Log(Protocol):
         """A writer; ``name`` is for logs and metrics."""
         ...
 
-    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
-        """A reader at ``start``; ``None`` is the first offset that exists."""
+    async def reader(
+        self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
+    ) -> LogReader:
+        """A reader at ``start``; ``None`` is the first offset that exists.
+
+        :param fetch_max_bytes: what it fetches ahead at most, beside a record that is larger: for who looks here and
+            there and throws the rest away. None: as the settings say. (Logs that fetch nothing ahead need not know.)
+        """
         ...
 
     async def take_over(self, group: str, topic: str, partition: int) -> PartitionOwner:

@@ -22,6 +22,8 @@ _NEAR = 512
 _SCAN = 600
 # Records per read where the search only wants to know which id is there.
 _LOOK = 16
+# What is fetched ahead at most: some pieces; the rest of more would be thrown away at the next step.
+_FETCH_MAX_BYTES = 1 << 20
 # Pieces that were read are remembered, about 0.2 MB each: as many as the largest answer has, and some for streams.
 _PIECES_KEPT = 32
 # (rm, id) -> offset of places where a reading began or ended: a stream that goes on needs no search.
@@ -53,7 +55,7 @@ class LogSearch:
     Ids of an RM grow with the offsets, so a search over offsets finds an id; other RMs' records in between are passed
     over. One reader, one search at a time: old events are the exception, and must not weigh on the log.
 
-    What costs is to begin at another offset: on Kafka each such step fetches megabytes and lets go what was fetched
+    What costs is to begin at another offset: on Kafka each such step fetches anew and lets go what was fetched
     ahead. So reading goes on where it was, the newest pieces are remembered, and where ids were seen narrows the next
     search. A search guesses before it halves: an RM's ids are spread evenly, mostly.
 
@@ -172,7 +174,7 @@ class LogSearch:
         """The first offset and the end, as they are when a search begins."""
         if self._limits is None:
             if self._reader is None:
-                self._reader = await self._bus.reader(self._topic, self._partition)
+                self._reader = await self._bus.reader(self._topic, self._partition, fetch_max_bytes=_FETCH_MAX_BYTES)
             first, end = self._limits = await self._reader.first_offset(), await self._reader.end_offset()
             if first < self._limits_before[0] or end < self._limits_before[1]:
                 # Another log in the place of the one that was known.

@@ -146,10 +146,12 @@ class KafkaLog:
         self._children.add(writer)
         return writer
 
-    async def reader(self, topic: str, partition: int, start: int | None = None) -> KafkaReader:
+    async def reader(
+        self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
+    ) -> KafkaReader:
         self.check_open()
         self.rules.spec(topic, partition)
-        reader = KafkaReader(self, topic, partition)
+        reader = KafkaReader(self, topic, partition, fetch_max_bytes)
         await reader.start(start)
         self._children.add(reader)
         return reader
@@ -452,12 +454,15 @@ class KafkaWriter:
 class KafkaReader:
     """See :class:`muster_bus.log.LogReader`. A consumer of its own, assigned by hand, in no group."""
 
-    def __init__(self, owner_log: KafkaLog, topic: str, partition: int) -> None:
+    def __init__(self, owner_log: KafkaLog, topic: str, partition: int, fetch_max_bytes: int | None) -> None:
         self._log = owner_log
         self._place = TopicPartition(topic, partition)
         self._position = 0
         self._closed = False
         settings = owner_log.settings
+        # (A broker sends the first batch whatever its size: no bound keeps a record from coming.)
+        most = fetch_max_bytes or settings.kafka_fetch_max_bytes
+        most_of_partition = fetch_max_bytes or max(most, settings.max_record_bytes * 2)
         self._consumer = AIOKafkaConsumer(
             **owner_log.connection(),
             group_id=None,
@@ -466,8 +471,8 @@ class KafkaReader:
             isolation_level="read_committed",
             fetch_max_wait_ms=settings.kafka_fetch_max_wait_ms,
             fetch_min_bytes=1,
-            fetch_max_bytes=settings.kafka_fetch_max_bytes,
-            max_partition_fetch_bytes=max(settings.kafka_fetch_max_bytes, settings.max_record_bytes * 2),
+            fetch_max_bytes=most,
+            max_partition_fetch_bytes=most_of_partition,
             request_timeout_ms=round(settings.kafka_start_timeout_s * 1000),
             retry_backoff_ms=_WRITER_RETRY_MS,
         )

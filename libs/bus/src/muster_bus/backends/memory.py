@@ -82,7 +82,9 @@ class MemoryLog:
         self.check_open()
         return MemoryWriter(self)
 
-    async def reader(self, topic: str, partition: int, start: int | None = None) -> MemoryReader:
+    async def reader(
+        self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
+    ) -> MemoryReader:
         self.check_open()
         self.rules.spec(topic, partition)
         tail = self.store.tails[topic, partition]

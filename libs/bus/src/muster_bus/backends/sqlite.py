@@ -263,7 +263,9 @@ class SqliteLog:
         self.check_open()
         return SqliteWriter(self, name)
 
-    async def reader(self, topic: str, partition: int, start: int | None = None) -> SqliteReader:
+    async def reader(
+        self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
+    ) -> SqliteReader:
         self.check_open()
         self.rules.spec(topic, partition)
         place = self._partitions[topic, partition]

@@ -173,7 +173,9 @@ class FollowedLog:
         self.check_open()
         return _Writer(self, self._writer, name)
 
-    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
+    async def reader(
+        self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
+    ) -> LogReader:
         self.check_open()
         self.rules.spec(topic, partition)
         place = self._places[topic, partition]

@@ -111,7 +111,9 @@ class PipeLog:
         self._writers.append(writer)
         return writer
 
-    async def reader(self, topic: str, partition: int, start: int | None = None) -> LogReader:
+    async def reader(
+        self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
+    ) -> LogReader:
         self._readers += 1
         number = self._readers
         answer = await self.ask("open", number, topic=topic, partition=partition, offset=start)

@@ -18,6 +18,7 @@ HEADERS = {
     "vary": "Accept-Encoding",
 }
 P = "/ws/v1/partition/default"
+NO_NAME = "Invalid queue name 'root.a!': each part between dots takes 1 to 64 of letters, digits and _ : # / @ -"
 # path, status, the error's text or None
 TABLE = [
     ("/ws/v1/clusters", 200, None),
@@ -35,22 +36,18 @@ TABLE = [
     ("/ws/v1/partition/nope/queue/root.%25zz", 404, "Partition not found"),
     ("/ws/v1/partition/nope/queue/root.a%21/applications/active", 404, "Partition not found"),
     ("/ws/v1/partition/nope/queue/root.%25zz/applications/nope", 404, "Partition not found"),
-    ("/ws/v1/partition/nope/queue/root.a%21/applications", 400, "Invalid queue name 'root.a!'"),
+    ("/ws/v1/partition/nope/queue/root.a%21/applications", 400, NO_NAME),
     ("/ws/v1/partition/nope/queue/root.%25zz/applications", 400, "Queue name 'root.%zz' is not escaped as a query is"),
     ("/ws/v1/partition/nope/queue/root.a%21/application/x", 404, "Partition not found"),
     ("/ws/v1/partition/nope/queue/root.%25zz/application/x", 400, "Queue name 'root.%zz' is not escaped as a query is"),
     ("/ws/v1/partition/nope/applications/nope", 404, "Partition not found"),
     ("/ws/v1/partition/nope/node/nope", 404, "Partition not found"),
     (f"{P}/queue/root.nope/applications/nope", 404, "Queue not found"),
-    (f"{P}/queue/root.a%21/application/nope", 400, "Invalid queue name 'root.a!'"),
+    (f"{P}/queue/root.a%21/application/nope", 400, NO_NAME),
     (f"{P}/queue/root.nope/application/nope", 404, "Queue not found"),
     (f"{P}/queue/root.%2540x", 404, "Queue not found"),
     (f"{P}/queue/root.%25zz", 400, "Queue name 'root.%zz' is not escaped as a query is"),
-    (
-        f"{P}/queue/root.a%21",
-        400,
-        "Invalid queue name 'root.a!': each part between dots takes 1 to 64 of letters, digits and _ : # / @ -",
-    ),
+    (f"{P}/queue/root.a%21", 400, NO_NAME),
     (
         f"{P}/queue/root..a",
         400,
@@ -115,9 +112,7 @@ async def test_each_route(filled: Bench, path: str, status: int, message: str | 
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
     assert answer.content.endswith(b"\n")
     if message is not None:
-        told = answer.json()
-        assert told["message"].startswith(message)
-        assert told == {"status_code": status, "message": told["message"], "description": told["message"]}
+        assert answer.json() == {"status_code": status, "message": message, "description": message}
         assert list(answer.json()) == ["status_code", "message", "description"]
 
 

@@ -141,6 +141,38 @@ def test_queue_properties_and_what_they_mean() -> None:
     )
 
 
+def test_delays_are_shown_where_they_have_an_effect() -> None:
+    """That of preemption at leaves, that of quotas at queues of the configuration; elsewhere the default."""
+    queues = (
+        "{name: root, submitacl: '*', properties: {preemption.delay: 5m, quota.preemption.delay: 90s}, queues:"
+        " [{name: a}, {name: p, parent: true, childtemplate: {properties: {preemption.delay: 2m,"
+        " quota.preemption.delay: 3m}}}]}"
+    )
+    cluster = Cluster(queues, partition="placementrules: [{name: provided, create: true}],")
+    cluster.app("x", "root.p.made")
+    tails = {
+        path: dao.queue_tail(cluster.partition, queue, dao.INT32_MIN, [])
+        for path, queue in cluster.partition.queues.items()
+    }
+    assert {path: (tail.preemption_delay, tail.quota_preemption_delay) for path, tail in tails.items()} == {
+        "root": ("30s", "1m30s"),
+        "root.a": ("5m0s", "1m30s"),
+        "root.p": ("30s", "1m30s"),
+        "root.p.made": ("2m0s", "0s"),
+    }
+
+
+def test_secrets_of_queues_are_masked() -> None:
+    queues = (
+        "{name: root, submitacl: '*', queues: [{name: p, parent: true, properties: {dbPassword: tiger, x: y},"
+        " childtemplate: {properties: {dbPassword: tiger, x: y}}}]}"
+    )
+    partition = Cluster(queues).partition
+    head = dao.queue_head(partition, partition.queues["root.p"], "")
+    assert head.template is not None
+    assert head.properties == head.template.properties == {"dbPassword": "***", "x": "y"}
+
+
 def test_preemption_can_be_disabled_and_bad_values_mean_the_default() -> None:
     queues = (
         "{name: root, submitacl: '*', queues: [{name: a, properties: {preemption.policy: disabled,"
@@ -322,6 +354,36 @@ def test_application_with_asks_and_allocations() -> None:
         b'"stateLog":[{"time":1000000000000,"applicationState":"New"},'
         b'{"time":1000000000000,"applicationState":"Accepted"},{"time":1000000000000,"applicationState":"Running"}],'
         b'"startTime":1000000,"resourceHistory":{}}'
+    )
+
+
+def test_the_most_that_an_application_used_stays() -> None:
+    cluster = Cluster(LEAVES)
+    cluster.node("n1", vcore=10_000)
+    cluster.app("x", "root.b")
+    cluster.ask("x", "k1", vcore=3_000)
+    cluster.ask("x", "k2", vcore=1_000)
+    cluster.release("x", "k1")
+    shown = text(render.application(cluster.partition, cluster.application("x")))
+    assert b'"usedResource":{"vcore":1000},"maxUsedResource":{"vcore":4000},"partition"' in shown
+
+
+def test_an_application_that_was_refused() -> None:
+    """It names the queue that it asked for, and nothing pends."""
+    cluster = Cluster(LEAVES)
+    cluster.app("bad", "root.Nowhere")
+    app = cluster.partition.rejected["bad"]
+    assert (
+        text(render.application(cluster.partition, app))
+        == (
+            b'{"applicationID":"bad","partition":"default","queueName":"root.Nowhere","submissionTime":1000000000000,'
+            b'"finishedTime":1000000000000,"applicationState":"Rejected","user":"alice",'
+            b'"rejectedMessage":"%b",'
+            b'"stateLog":[{"time":1000000000000,"applicationState":"New"},'
+            b'{"time":1000000000000,"applicationState":"Rejected"}],'
+            b'"maxRequestPriority":-2147483648,"startTime":-62135596800000,"resourceHistory":{}}'
+        )
+        % app.rejected_message.encode()
     )
 
 

@@ -369,6 +369,9 @@ class HistoryServer:
     def _check_node(self, node: Node) -> None:
         _need(node.id, f"the id of {node.node_id}")
         _need(node.partition_id, f"the partition_id of {node.node_id}")
+        # (Also one that went has its row, for ever.)
+        if any(row.what.node_id == node.node_id and key != node.id for key, row in self.nodes.items()):
+            raise Broken(f"a second row for the node {node.node_id!r}")
 
     @staticmethod
     def _upsert(table: dict[str, Row], key: str, what: Any) -> None:

@@ -505,7 +505,7 @@ class ConfigQueue(Shape, kw_only=True, rename="pascal"):
 
 
 class ConfigFilter(Shape, kw_only=True, rename="pascal"):
-    type: str | UnsetType = UNSET
+    type: str
     users: list[str] | UnsetType = UNSET
     groups: list[str] | UnsetType = UNSET
 
@@ -527,12 +527,12 @@ class ConfigPreemption(Struct, forbid_unknown_fields=True, kw_only=True, rename=
 
 
 class ConfigNodeSort(Shape, kw_only=True, rename="pascal"):
-    type: str | UnsetType = UNSET
+    type: str
     resource_weights: dict[str, float] | UnsetType = UNSET
 
 
-class ConfigResolver(Shape, kw_only=True, rename="pascal"):
-    type: str | UnsetType = UNSET
+class ConfigResolver(Shape, kw_only=True):
+    type: str | UnsetType = UNSET  # (the only one with a name of its own)
 
 
 class ConfigPartition(Shape, kw_only=True, rename="pascal"):

@@ -136,7 +136,10 @@ async def test_everything_that_is_asked(form: Any, tmp_path: Path) -> None:
             assert sorted(shapes.unseen() - NOT_LIVED) == [], "the life is to show it, or it is lost on the way"
             # 5. it knows what one knows that comes only now
             await knows_the_same(server, client)
-            # 6. a second RM: now each request says whose
+            # 6. a node that went comes again, and the server starts anew, with what it stored
+            await rm.nodes(n3=1_000)
+            await server.sync()
+            # 7. a second RM: now each request says whose
             async with Rm(place.gateway, place.http, "other", QUEUES) as other:
                 await other.nodes(n1=1_000)
                 await ask_every_row_of_several(client)

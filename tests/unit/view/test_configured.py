@@ -37,7 +37,7 @@ def test_go_names_with_empty_structs_and_without_empty_lists() -> None:
                 "Name": "user",
                 "Create": True,
                 "Filter": {"Type": "allow", "Groups": ["ops"]},
-                "Parent": {"Name": "fixed", "Filter": {}, "Value": "root.a"},
+                "Parent": {"Name": "fixed", "Filter": {"Type": ""}, "Value": "root.a"},
             }
         ],
         "Limits": LIMITS,
@@ -100,13 +100,43 @@ partitions:
     assert load_queue_config(text)[0] is not None
     (partition,) = configured.shown(text, {}, go=True)["Partitions"]
     assert partition["Preemption"] == {"Enabled": False, "QuotaPreemptionEnabled": False}
-    assert partition["PlacementRules"] == [{"Name": "provided", "Create": True, "Filter": {"Users": ["true", "yes"]}}]
+    named = {"Type": "", "Users": ["true", "yes"]}
+    assert partition["PlacementRules"] == [{"Name": "provided", "Create": True, "Filter": named}]
     first, second = partition["Queues"][0]["Queues"]
     assert (first["Name"], first["Parent"], first["MaxApplications"]) == ("true", True, 16)
     assert first["Properties"] == {"a": "true", "b": "off"}
     assert "Parent" not in second
     again = configured.as_yaml(text, {}).decode().partition("deadlock")[0]
     assert load_queue_config(again)[0] == load_queue_config(text)[0]
+
+
+def test_what_go_has_always_in_a_struct() -> None:
+    """Types of filters and of sorting have no ``omitempty`` there; and the resolver's has a name of its own in JSON."""
+    text = """
+partitions:
+  - name: default
+    preemption: {enabled: false}
+    usergroupresolver: {type: os}
+    placementrules: [{name: user, filter: {users: [ann, bob]}}, {name: provided, create: true}]
+    queues: [{name: root}]
+"""
+    assert load_queue_config(text)[0] is not None
+    (partition,) = configured.shown(text, {}, go=True)["Partitions"]
+    assert partition["UserGroupResolver"] == {"type": "os"}
+    assert partition["NodeSortPolicy"] == {"Type": ""}
+    assert [rule["Filter"] for rule in partition["PlacementRules"]] == [
+        {"Type": "", "Users": ["ann", "bob"]},
+        {"Type": ""},
+    ]
+    # YAML leaves a struct out when all of it is empty; else what it has always is in it.
+    (partition,) = YAML(typ="safe").load(configured.as_yaml(text, {}).decode())["partitions"]
+    assert "nodesortpolicy" not in partition
+    assert partition["preemption"] == {"enabled": False}
+    assert partition["usergroupresolver"] == {"type": "os"}
+    assert partition["placementrules"] == [
+        {"name": "user", "filter": {"type": "", "users": ["ann", "bob"]}},
+        {"name": "provided", "create": True},
+    ]
 
 
 def test_no_text_is_the_built_in_configuration() -> None:

@@ -101,10 +101,14 @@ def _taken(node: Any, level: _Level, go: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, field in level.items():
         value = field.read(given.get(key), go)
-        # Go leaves no struct out of JSON (its YAML does); where it has a pointer, false is not the same as not said.
-        struct = go and field.go_name in _STRUCTS and isinstance(value, dict)
-        said = value is False and field.go_name in _POINTERS
-        if value or field.always or struct or said:
+        if field.go_name in _STRUCTS and isinstance(value, dict):
+            # Go leaves no struct out of JSON; its YAML leaves out one in which all is empty, also what is always there.
+            # (False is there only where it was said.)
+            wanted = go or any(each or each is False for each in value.values())
+        else:
+            # Where it has a pointer, false is not the same as not said.
+            wanted = bool(value) or field.always or (value is False and field.go_name in _POINTERS)
+        if wanted:
             found[field.go_name if go else key] = value
     return found
 
@@ -139,7 +143,7 @@ _QUEUE: _Level = {
 }
 _QUEUE |= {"queues": _Field("Queues", _many(_QUEUE)), "limits": _Field("Limits", _many(_LIMIT))}
 _FILTER: _Level = {
-    "type": _Field("Type", _text),
+    "type": _Field("Type", _text, always=True),
     "users": _Field("Users", _texts),
     "groups": _Field("Groups", _texts),
 }
@@ -157,7 +161,12 @@ _PREEMPTION: _Level = {
     "quotapreemptionenabled": _Field("QuotaPreemptionEnabled", _flag),
     "optout": _Field("OptOut", _text),
 }
-_NODE_SORT: _Level = {"type": _Field("Type", _text), "resourceweights": _Field("ResourceWeights", _number_map)}
+_NODE_SORT: _Level = {
+    "type": _Field("Type", _text, always=True),
+    "resourceweights": _Field("ResourceWeights", _number_map),
+}
+# (The only one for which the core gives JSON a name of its own.)
+_RESOLVER: _Level = {"type": _Field("type", _text)}
 _RESERVATION: _Level = {
     "enabled": _Field("Enabled", _flag),
     "delay": _Field("Delay", _text),
@@ -170,7 +179,7 @@ _PARTITION: _Level = {
     "limits": _Field("Limits", _many(_LIMIT)),
     "preemption": _Field("Preemption", _one(_PREEMPTION)),
     "nodesortpolicy": _Field("NodeSortPolicy", _one(_NODE_SORT)),
-    "usergroupresolver": _Field("UserGroupResolver", _one({"type": _Field("Type", _text)})),
+    "usergroupresolver": _Field("UserGroupResolver", _one(_RESOLVER)),
     "reservation": _Field("Reservation", _one(_RESERVATION)),
 }
 

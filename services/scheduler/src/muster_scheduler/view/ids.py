@@ -1,8 +1,9 @@
-"""Ids of objects, as history servers need them: of each thing that ever was, its own (docs/history-servers.md).
+"""Ids of objects, as history servers need them: of each queue and application that ever was, its own
+(docs/history-servers.md).
 
 An id is a ULID: 26 characters of Crockford's base 32, the time in milliseconds first, so that ids sort by age. It is
 made from what is recorded (whose, where, name, when it came), so it is the same after every restart and from every
-view; a queue or application that goes and comes again has another one.
+view; a queue or application that goes and comes again has another one. A partition or a node keeps its own for ever.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def of_application(partition: Partition, app: Application) -> str:
 
 
 def of_node(partition: Partition, node: Node) -> str:
-    """A node's."""
-    return _ulid(partition.rm_id, partition.name, "node", node.node_id, node.created_ns)
+    """A node's: as a partition's, because history servers allow one row for each name of a node."""
+    return _ulid(partition.rm_id, partition.name, "node", node.node_id, 0)
 
 
 def of_queue_of(partition: Partition, app: Application) -> str:

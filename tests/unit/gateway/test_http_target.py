@@ -1,4 +1,5 @@
-"""A gateway's clients that stall, read slowly, or go away: what the services behind it notice, and when."""
+"""A gateway's clients that stall, read or send slowly, go away, or say two things of their body: what the services
+behind it notice, and when."""
 
 from __future__ import annotations
 
@@ -8,8 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
+from muster_gateway import http_target
 from muster_gateway.http_target import HttpTarget
 from muster_service.http_server import HttpServer
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 PIECE = b"x" * (64 << 10)
@@ -141,3 +148,124 @@ async def test_an_answer_that_begins_late_comes_whole() -> None:
         async with asyncio.timeout(PATIENCE_S):
             assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"line\n\r\n0\r\n\r\n")
         writer.close()
+
+
+# ---- bodies ---------------------------------------------------------------------------------------------------------
+
+
+async def _told(request: Request) -> JSONResponse:
+    names = [name for name, _ in request.headers.items()]
+    body = await request.body() if request.method == "POST" else b""
+    return JSONResponse({"method": request.method, "path": request.url.path, "names": names, "size": len(body)})
+
+
+async def _unread(_request: Request) -> JSONResponse:
+    return JSONResponse("too much")
+
+
+TELLING = Starlette(
+    routes=[
+        Route("/unread", _unread, methods=["POST"]),
+        Route("/{rest:path}", _told, methods=["GET", "POST", "PUT", "OPTIONS"]),
+    ]
+)
+
+
+@asynccontextmanager
+async def telling(body_s: float = PATIENCE_S) -> AsyncIterator[int]:
+    service = HttpServer(TELLING, "127.0.0.1:0", 1.0)
+    await service.start()
+    target = HttpTarget(f"http://127.0.0.1:{service.port}", "view", 5.0, body_s=body_s)
+    server = HttpServer(target, "127.0.0.1:0", 1.0)
+    await server.start()
+    try:
+        yield server.port
+    finally:
+        await target.close()
+        for each in (server, service):
+            each.kill()
+            await each.stop()
+
+
+async def said_to(port: int, method: str, path: str, headers: str = "", body: bytes = b"") -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n".encode() + body)
+    said = b""
+    async with asyncio.timeout(PATIENCE_S):
+        with contextlib.suppress(ConnectionResetError):  # (it may be ended before all of a body was read)
+            while piece := await reader.read(4096):
+                said += piece
+    writer.close()
+    return said.decode()
+
+
+CHUNKED = "Transfer-Encoding: chunked\r\n"
+SMUGGLED = b"GET /debug/fullstatedump HTTP/1.1\r\nHost: x\r\nX-Muster-Role: admin\r\n\r\n"
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST", "PUT"])
+async def test_a_body_of_two_lengths_takes_nothing_of_the_next_request(method: str) -> None:
+    """Else who needs no role (OPTIONS) could have a request taken for the gateway's own."""
+    async with telling() as port:
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
+        said = await said_to(port, method, "/first", f"{CHUNKED}Content-Length: 300\r\n", body)
+        assert '"path":"/first"' in said
+        assert f'"size":{len(SMUGGLED) if method == "POST" else 0}' in said
+        for _ in range(3):
+            said = await said_to(port, "GET", "/second")
+            assert said.count("HTTP/1.1 200 OK") == 1
+            assert '"path":"/second"' in said
+
+
+async def test_who_needs_no_role_is_not_listened_to() -> None:
+    async with telling() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        # (Of the body nothing ever comes; nobody waits for it.)
+        writer.write(b"OPTIONS /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_S):
+            said = await reader.readuntil(b"}")
+        assert not {b"content-length", b"transfer-encoding"} & {*said.partition(b'"names"')[2].split(b'"')}
+        writer.close()
+
+
+async def test_a_body_comes_whole_however_it_is_sent() -> None:
+    async with telling() as port:
+        for size in (0, 1, 300 << 10, 2 << 20):
+            body = b"x" * size
+            for headers, sent in (
+                (f"Content-Length: {size}\r\nExpect: nonsense\r\n", body),
+                (CHUNKED, (b"%x\r\n%b\r\n" % (size, body) if size else b"") + b"0\r\n\r\n"),
+            ):
+                assert f'"size":{size}}}' in await said_to(port, "POST", "/x", headers, sent)
+
+
+async def test_a_body_that_is_answered_before_it_ends_spoils_no_connection() -> None:
+    async with telling() as port:
+        for _ in range(3):
+            body = SMUGGLED + b"x" * (2 << 20)
+            await said_to(port, "POST", "/unread", f"Content-Length: {len(body)}\r\n", body)
+            assert '"path":"/second"' in await said_to(port, "GET", "/second")
+
+
+async def test_who_sends_a_body_slowly_takes_no_connection_and_is_refused_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_target, "_MAX_CONNECTIONS", 1)
+    async with telling(body_s=2.0) as port:
+        slow = asyncio.create_task(said_to(port, "POST", "/slow", "Content-Length: 10\r\n", b"x"))
+        await asyncio.sleep(0.1)
+        assert '"path":"/second"' in await said_to(port, "GET", "/second")
+        assert not slow.done()
+        said = await slow
+        assert said.startswith("HTTP/1.1 408 ")
+        assert "The request's body did not come within 2 s" in said
+
+
+async def test_who_leaves_within_its_body_spoils_no_connection() -> None:
+    async with telling() as port:
+        for size in (10, 1 << 20):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + b"x" * (size * 2 // 3))
+            await writer.drain()
+            writer.close()
+            assert '"path":"/second"' in await said_to(port, "GET", "/second")

@@ -48,6 +48,15 @@ _STALLED_S = 60.0
 # Most answers begin before it matters whether the client is still there; for one that takes longer it is looked at.
 _LOOK_AFTER_S = 0.1
 _HEAD_BYTES_MAX = 64 * 1024
+# Their requests have no body that means anything: none is read for who may have sent no token.
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+# So much of a body is here, or all of it, before a connection is taken: those who send slowly cannot take them all.
+_AHEAD_BYTES = 256 * 1024
+# All of a body comes within this.
+_BODY_S = 30.0
+# How a body is sent is each connection's own matter: what a client says of it may be wrong, or mean two things (RFC
+# 9112, section 6.3), and the next request on a connection would be taken for the rest of it.
+_OF_THE_BODY = (b"content-length", b"expect")
 # What the library would put in of itself.
 _NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _NOT_FOUND = b"404 page not found\n"
@@ -61,13 +70,21 @@ class HttpTarget:
     :param name: for messages.
     :param socket_path: of a Unix socket that leads to it, in place of the URL's host and port.
     :param stalled_s: a reader that takes nothing for so long is cut.
+    :param body_s: who takes longer to send a body is refused.
     """
 
     def __init__(
-        self, url: str, name: str, connect_timeout_s: float, *, socket_path: str = "", stalled_s: float = _STALLED_S
+        self,
+        url: str,
+        name: str,
+        connect_timeout_s: float,
+        *,
+        socket_path: str = "",
+        stalled_s: float = _STALLED_S,
+        body_s: float = _BODY_S,
     ) -> None:
         self._url, self._name, self._socket_path = url.rstrip("/"), name, socket_path
-        self._stalled_s = stalled_s
+        self._stalled_s, self._body_s = stalled_s, body_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
 
@@ -81,9 +98,15 @@ class HttpTarget:
         if not raw_path.isascii():  # no path of ours has such characters
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
+        body = _Body(receive, self._body_s) if _has_body(scope) else None
         try:
-            response = await self._ask_while_wanted(scope, receive, raw_path)
+            if body is not None:
+                await body.read_ahead()
+            response = await self._ask_while_wanted(scope, receive, raw_path, body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if body is not None and body.failed:
+                await _refuse_body(send, body.failed, self._body_s)
+                return
             log.warning("http target away", target=self._name, error=type(error).__name__)
             headers = [(b"retry-after", _RETRY_AFTER_S)]
             await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
@@ -97,7 +120,9 @@ class HttpTarget:
                 response.close()  # the connection too: there is more on the way
             response.release()
 
-    async def _ask_while_wanted(self, scope: Scope, receive: Receive, raw_path: bytes) -> aiohttp.ClientResponse | None:
+    async def _ask_while_wanted(
+        self, scope: Scope, receive: Receive, raw_path: bytes, body: _Body | None
+    ) -> aiohttp.ClientResponse | None:
         """The answer's head; None: the client has left meanwhile, which is passed on, so that nobody works for it."""
         asking, watching = asyncio.current_task(), list[asyncio.Task[None]]()
         assert asking is not None, "a coroutine runs in a task"
@@ -109,10 +134,10 @@ class HttpTarget:
         timer = asyncio.get_running_loop().call_later(
             _LOOK_AFTER_S, lambda: watching.append(asyncio.create_task(watch(), name="http client"))
         )
-        if _has_body(scope["headers"]):
+        if body is not None and not body.whole:
             timer.cancel()  # who reads the body notices
         try:
-            return await self._ask(scope, receive, raw_path)
+            return await self._ask(scope, raw_path, body)
         except asyncio.CancelledError:
             if not any(task.done() and not task.cancelled() for task in watching):
                 raise
@@ -123,7 +148,7 @@ class HttpTarget:
             for task in watching:
                 task.cancel()
 
-    async def _ask(self, scope: Scope, receive: Receive, raw_path: bytes) -> aiohttp.ClientResponse:
+    async def _ask(self, scope: Scope, raw_path: bytes, body: _Body | None) -> aiohttp.ClientResponse:
         query: bytes = scope.get("query_string", b"")
         url = URL(self._url + (raw_path + (b"?" + query if query else b"")).decode("ascii"), encoded=True)
         given: RawHeaders = scope["headers"]
@@ -131,7 +156,7 @@ class HttpTarget:
         host = b""
         for name, value in given:
             host = value if name == b"host" else host
-        for name, value in end_to_end(given, also=(b"host",), never=IDENTITY_HEADERS):
+        for name, value in end_to_end(given, also=(b"host", *_OF_THE_BODY), never=IDENTITY_HEADERS):
             headers.add(name.decode("latin-1"), value.decode("latin-1"))
         headers.add("x-forwarded-host", host.decode("latin-1"))
         if scope.get("client"):
@@ -140,7 +165,7 @@ class HttpTarget:
             scope["method"],
             url,
             headers=headers,
-            data=_body(receive) if _has_body(given) else None,
+            data=body.content() if body is not None else None,
             allow_redirects=False,
         )
 
@@ -206,18 +231,60 @@ def end_to_end(
     return [(name, value) for name, value in lower if name not in dropped]
 
 
-def _has_body(headers: RawHeaders) -> bool:
-    return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
+def _has_body(scope: Scope) -> bool:
+    if scope["method"] in _WITHOUT_BODY:
+        return False
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 
 
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
+class _Body:
+    """What a client sends with its request.
+
+    :param within_s: all of it comes within this.
+    :ivar whole: all of it is here.
+    :ivar failed: why it will never be: the client is gone, or too slow. None: it may be.
+    """
+
+    def __init__(self, receive: Receive, within_s: float) -> None:
+        self._receive, self._until_s = receive, asyncio.get_running_loop().time() + within_s
+        self._ahead = bytearray()
+        self.whole = False
+        self.failed: OSError | None = None
+
+    async def read_ahead(self) -> None:
+        """The beginning, or all of it. Raises OSError, as :meth:`content` does."""
+        while not self.whole and len(self._ahead) < _AHEAD_BYTES:
+            self._ahead += await self._next()
+
+    def content(self) -> bytes | AsyncIterator[bytes]:
+        """All of it, or what is there and then the rest."""
+        return bytes(self._ahead) if self.whole else self._pieces()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        yield bytes(self._ahead)
+        self._ahead.clear()
+        while not self.whole:
+            yield await self._next()
+
+    async def _next(self) -> bytes:
+        try:
+            async with asyncio.timeout_at(self._until_s):
+                message = await self._receive()
+        except TimeoutError as error:  # (which is an OSError)
+            self.failed = error
+            raise
         if message["type"] == "http.disconnect":
-            raise ConnectionResetError("the client is gone")
-        yield message.get("body", b"")
-        if not message.get("more_body", False):
-            return
+            self.failed = ConnectionResetError("the client is gone")
+            raise self.failed
+        self.whole = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece
+
+
+async def _refuse_body(send: Send, failed: OSError, body_s: float) -> None:
+    if isinstance(failed, TimeoutError):
+        message = f"The request's body did not come within {body_s:g} s"
+        await respond_error(send, 408, message, [(b"connection", b"close")])
 
 
 async def _client_gone(receive: Receive) -> None:

@@ -263,6 +263,15 @@ async def test_a_wide_front_is_open_when_told_so_and_says_that() -> None:
             pytest.fail("it must not open")
 
 
+@pytest.mark.parametrize(("address", "warned"), [("127.0.0.1:0", False), ("0.0.0.0:0", True)])
+async def test_a_wide_grpc_port_says_that_it_asks_nobody(address: str, *, warned: bool) -> None:
+    with capture_logs() as said:
+        async with opened(grpc_address=address):
+            pass
+    told = [line for line in said if line["event"].startswith("grpc asks nobody who they are")]
+    assert [line["log_level"] for line in told] == ["warning"] * warned
+
+
 async def test_ipv6_and_ipv4_in_it_are_the_same_machine() -> None:
     try:
         async with opened(http_address="[::1]:0") as front:

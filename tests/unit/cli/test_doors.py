@@ -53,6 +53,11 @@ UP = ["up", "--data-dir", "d", "--grpc-address", "127.0.0.1:0"]
         (["gateway", "--grpc-address", "127.0.0.1:0", "--http-address", "0.0.0.0:0"], "gateway.http_address", []),
         (["view", "--http-address", "0.0.0.0:9"], "view.http_address 0.0.0.0:9", ["process.trusted_network=true"]),
         (["event-publisher", "--http-address", "[::]:9"], "publisher.http_address [::]:9", ["trusted_network=true"]),
+        (
+            ["event-publisher", "--set", "publisher.grpc_address=0.0.0.0:9"],
+            "publisher.grpc_address 0.0.0.0:9",
+            ["trusted_network=true"],
+        ),
         (["scheduler", "--http-address", "0.0.0.0:9"], "scheduler.http_address 0.0.0.0:9", ["trusted_network=true"]),
         (["derive", "--http-address", "0.0.0.0:9"], "derive.http_address 0.0.0.0:9", ["trusted_network=true"]),
     ],

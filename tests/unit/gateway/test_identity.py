@@ -216,6 +216,15 @@ def test_nobody_else_is(peer: str | None) -> None:
         ("Forwarded", "for=127.0.0.1"),
         ("X-Real-IP", "127.0.0.1"),
         ("Via", "1.1 proxy"),
+        ("CF-Connecting-IP", "192.0.2.7"),
+        ("X-Client-IP", "127.0.0.1"),
+        ("X-Forwarded-For", "127.1"),
+        ("X-Forwarded-For", "127.0.0.1:5000"),
+        ("X-Forwarded-For", "127.0.0.1,"),
+        ("X-Forwarded-Host", "muster.example"),
+        ("X-Forwarded-Host", "localhost"),
+        ("X-Forwarded-Proto", "https"),
+        ("Sec-Fetch-Site", "Cross-Site"),
     ],
 )
 def test_nor_is_a_page_of_somebody_else_or_a_proxy(header: tuple[str, str]) -> None:
@@ -239,6 +248,24 @@ def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) 
     assert refusal(doorman(), scope(*named, ("X-Forwarded-For", "10.0.0.1"))) == Refusal.NOT_LOCAL
     assert refusal(doorman(), scope(*named, ("Sec-Fetch-Site", "cross-site"))) == Refusal.NOT_LOCAL
     assert refusal(doorman(), scope(*named, client="10.0.0.1")) == Refusal.NOT_LOCAL
+    # A proxy that changes Host says what it was: an attacker's name may stand for 127.0.0.1 there, too.
+    how = ("X-Forwarded-Proto", "http")
+    assert doorman().identify(scope(*named, ("X-Forwarded-Host", "localhost:9889"), how)) == LOOPBACK
+    assert refusal(doorman(), scope(*named, ("X-Forwarded-Host", "evil.example"), how)) == Refusal.NOT_LOCAL
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "is_proxy"),
+    [("1.0", "close", True), ("1.0", None, False), ("1.0", "keep-alive", False), ("1.1", "close", False)],
+)
+def test_a_proxy_as_nginx_is_when_nobody_configures_it(version: str, connection: str | None, *, is_proxy: bool) -> None:
+    """It says nothing of whom it asks for, and names the address that it was given in Host."""
+    named = [("Connection", connection)] if connection is not None else []
+    asked = {**scope(("Host", "127.0.0.1:9080"), *named), "http_version": version}
+    if is_proxy:
+        assert refusal(doorman(), asked) == Refusal.NOT_LOCAL
+    else:
+        assert doorman().identify(asked) == LOOPBACK
 
 
 @pytest.mark.parametrize("role", ["read", "admin"])

@@ -151,15 +151,18 @@ def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
             Doorman(settings.gateway)
         except SettingsWrong as error:
             raise UsageError(str(error)) from error
-    inner: dict[ServiceName, tuple[str, str]] = {
-        "view": ("view.http_address", settings.view.http_address),
-        "event-publisher": ("publisher.http_address", settings.publisher.http_address),
-        "scheduler": ("scheduler.http_address", settings.scheduler.http_address),
-        "derive": ("derive.http_address", settings.derive.http_address),
+    inner: dict[ServiceName, list[tuple[str, str]]] = {
+        "view": [("view.http_address", settings.view.http_address)],
+        "event-publisher": [
+            ("publisher.http_address", settings.publisher.http_address),
+            ("publisher.grpc_address", settings.publisher.grpc_address),
+        ],
+        "scheduler": [("scheduler.http_address", settings.scheduler.http_address)],
+        "derive": [("derive.http_address", settings.derive.http_address)],
     }
     for name in names:
-        if name in inner:
-            addresses.check_private(*inner[name], trusted_network=settings.process.trusted_network)
+        for setting, address in inner.get(name, ()):
+            addresses.check_private(setting, address, trusted_network=settings.process.trusted_network)
 
 
 # --- putting together -----------------------------------------------------------------------------------------------
@@ -225,7 +228,10 @@ def _operations(
         return []
     addresses.check_free(f"{name}.http_address", address)
     server = HttpServer(
-        operations.operations_app({name: problems}, healthy={name: healthy}), address, operations.STOP_TIMEOUT_S
+        operations.operations_app({name: problems}, healthy={name: healthy}),
+        address,
+        operations.STOP_TIMEOUT_S,
+        programs_only=True,
     )
     return [Opened("http", server.start, server.stop)]
 

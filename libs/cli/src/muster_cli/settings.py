@@ -37,8 +37,8 @@ class ProcessSettings(BaseModel):
     log_format: logs.Format = Field("auto", description="auto: json, unless standard error is a terminal.")
     trusted_network: bool = Field(
         False,
-        description="HTTP addresses of view, publisher, scheduler and derive may be wider than the loopback: only the "
-        "gateway and monitoring reach them.",
+        description="HTTP addresses of view, publisher, scheduler and derive, and the publisher's gRPC address, may be "
+        "wider than the loopback: only the gateway and monitoring reach them.",
     )
     followers_own_process: bool = Field(
         True,

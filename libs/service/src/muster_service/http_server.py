@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import resource
 import socket
+import time
 from collections.abc import Iterator
+from typing import Any
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
-from muster_service.addresses import listen
+from muster_service.addresses import is_loopback, listen
+from muster_service.pages import for_programs
 
 # Beyond the time that open requests have: uvicorn looks ten times a second whether it should end.
 _STOP_MARGIN_S = 1.0
@@ -18,6 +26,17 @@ _STOP_MARGIN_S = 1.0
 _HEAD_BYTES_MAX = 64 * 1024
 # An extension of the scope, for :func:`cut`.
 _CUT = "muster.cut"
+# Who takes longer to send a request's head, or its body, is cut: else a connection costs nothing to who opens it, and
+# takes one of the files that this process may open.
+_REQUEST_S = 60.0
+_LOOKS_PER_REQUEST_S = 10
+_TICKS_PER_S = 10  # uvicorn's
+# More connections have no use; and of the files that a process may open its log and its other clients need some.
+_CONNECTIONS_MAX = 20_000
+# What uvicorn has to say of who sends no HTTP: a client that tries without end would fill the log.
+_TOLD_S = 1.0
+
+log = structlog.get_logger(__name__)
 
 
 class HttpServer:
@@ -29,17 +48,31 @@ class HttpServer:
     :param address: host:port; port 0: any free one. Or a socket that listens already; it is closed with the server.
     :param stop_timeout_s: time that open requests have when it stops, in seconds; less than one counts as one.
     :param field: the setting that holds the address, for errors.
+    :param request_s: who takes longer to send a request's head, or its body, is cut, within another 10 %.
+    :param programs_only: it asks nobody who they are: pages of other hosts are refused (``pages.for_programs``).
+    :param connections_max: who connects beyond it is cut; 0: 20,000, or half of the files that the process may open.
     :ivar port: the port that it listens on; 0: it is a Unix socket.
 
     Raises ValueError for what is no address, and OSError when it cannot be listened on; both name the field.
     """
 
     def __init__(
-        self, app: ASGIApp, address: str | socket.socket, stop_timeout_s: float, *, field: str = "http_address"
+        self,
+        app: ASGIApp,
+        address: str | socket.socket,
+        stop_timeout_s: float,
+        *,
+        field: str = "http_address",
+        programs_only: bool = False,
+        request_s: float = _REQUEST_S,
+        connections_max: int = 0,
     ) -> None:
         self._socket = listen(field, address) if isinstance(address, str) else address
         self._name = f"{field} {address!r}"
-        self.port: int = self._socket.getsockname()[1] if self._socket.family != socket.AF_UNIX else 0
+        self.port: int = 0
+        if self._socket.family != socket.AF_UNIX:
+            host, self.port, *_ = self._socket.getsockname()
+            app = for_programs(app, private=is_loopback(host)) if programs_only else app
         graceful_s = max(1, round(stop_timeout_s))
         self._stop_wait_s = graceful_s + _STOP_MARGIN_S
         self._serving = False
@@ -48,6 +81,8 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 _with_cut(app),
+                # (By name: it would take another parser where there is one, without a bound of the head's size.)
+                http=_Connection,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -56,7 +91,9 @@ class HttpServer:
                 proxy_headers=False,
                 timeout_graceful_shutdown=graceful_s,
                 h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
-            )
+            ),
+            request_s,
+            connections_max or _connections_max(),
         )
 
     async def serve(self) -> None:
@@ -129,17 +166,103 @@ def _with_cut(app: ASGIApp) -> ASGIApp:
     return serve
 
 
-class _Server(uvicorn.Server):
-    """uvicorn that leaves signals alone, and says when it is up."""
+def _connections_max() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else max(1, min(_CONNECTIONS_MAX, files // 2))
 
-    def __init__(self, config: uvicorn.Config) -> None:
+
+class _State(ServerState):
+    """What the connections of a server share.
+
+    :ivar refused: how many were too many, since it was told.
+    """
+
+    def __init__(self, connections_max: int) -> None:
+        super().__init__()
+        self.connections_max = connections_max
+        self.refused = 0
+
+
+class _Connection(H11Protocol):
+    """uvicorn's, which also ends at once when there are too many, and says for what it waits."""
+
+    server_state: _State
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        # What it waited for when it was looked at, and since when.
+        self.waits_for: object = None
+        self.since_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # (uvicorn's own limit answers 503, and keeps the connection.)
+        if len(self.connections) > self.server_state.connections_max:
+            self.server_state.refused += 1
+            transport.abort()
+
+    def waits(self) -> object:
+        """What the client owes, the same as long as it does: a request's head, or its body. None: nothing."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return (cycle, "head")
+        return (cycle, "body") if cycle.more_body and not cycle.response_started else None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that leaves signals alone, says when it is up, and cuts clients that send nothing."""
+
+    server_state: _State
+
+    def __init__(self, config: uvicorn.Config, request_s: float, connections_max: int) -> None:
         super().__init__(config)
+        self.server_state = _State(connections_max)
         self.up = asyncio.Event()
+        self._request_s = request_s
+        self._ticks = max(1, round(request_s / _LOOKS_PER_REQUEST_S * _TICKS_PER_S))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.up.set()
 
+    async def on_tick(self, counter: int) -> bool:
+        if counter % self._ticks == 0:
+            self._cut_the_late(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _cut_the_late(self, now_s: float) -> None:
+        late = 0
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, _Connection)
+            owed = connection.waits()
+            if owed is None or owed != connection.waits_for:
+                connection.waits_for, connection.since_s = owed, now_s
+            elif now_s - connection.since_s >= self._request_s:
+                connection.transport.abort()
+                late += 1
+        refused, self.server_state.refused = self.server_state.refused, 0
+        if late or refused:
+            log.warning("http connections cut", late=late, too_many=refused, after_s=self._request_s)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Seldom(logging.Filter):
+    """Lets through one warning a second, and all that is worse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next_s = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        now_s = time.monotonic()
+        due = now_s >= self._next_s
+        self._next_s = now_s + _TOLD_S if due else self._next_s
+        return due
+
+
+logging.getLogger("uvicorn.error").addFilter(_Seldom())

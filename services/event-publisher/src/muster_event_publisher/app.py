@@ -159,7 +159,7 @@ class PublisherService:
             await self._door.start()
             self._life.watch(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
         if self.settings.http_address:
-            self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S)
+            self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S, programs_only=True)
             self._life.watch(self._server.serve(), "http")
             await self._server.ready()
         log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])

@@ -21,10 +21,10 @@ from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from muster_service.addresses import ip_of, is_loopback, on_loopback
 from muster_service.identity import ANYONE, LOOPBACK, NOBODY, Identity, Role
+from muster_service.pages import foreign_page, names_loopback
 from starlette.types import Scope
 
 from muster_gateway.errors import NotIdentified, OpenToAll, RoleTooLow, TokenUnusable
@@ -35,8 +35,34 @@ _TOKEN_FILE_BYTES_MAX = 16 * 1024
 # For programs that can be given an address and nothing else: http://NAME:TOKEN@host:9080 (RFC 7617).
 _BASIC = re.compile(r"Basic +([A-Za-z0-9+/]+={0,2})", re.IGNORECASE)
 _BEARER = re.compile(rf"Bearer +({TOKEN.pattern})", re.IGNORECASE)
-# Who sends one of these says itself that it asks for somebody else.
-_FORWARDED = frozenset({b"x-real-ip", b"forwarded", b"via"})
+# Who sends one of these says itself that it asks for somebody else: the standard ones, and those of well-known proxies
+# and tunnels.
+_FORWARDED = frozenset(
+    {
+        b"via",
+        b"forwarded",
+        b"forwarded-for",
+        b"x-forwarded",
+        b"x-real-ip",
+        b"client-ip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-original-forwarded-for",
+        b"x-original-host",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+        b"cf-ray",
+        b"cdn-loop",
+        b"fly-client-ip",
+        b"x-envoy-external-address",
+    }
+)
+# Who sends one of these is a proxy as well; whether for this machine, X-Forwarded-For says.
+_FORWARDED_HOW = frozenset(
+    {b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port", b"x-forwarded-server", b"x-forwarded-prefix"}
+)
+# What a client took this front's name for.
+_HOSTS = (b"host", b"x-forwarded-host")
 
 
 class Refusal(StrEnum):
@@ -148,16 +174,20 @@ class Doorman:
         peer: str = (scope.get("client") or ("",))[0]
         if not is_loopback(peer) or not is_loopback(self.client(scope)):
             return "the client is not on the loopback"
-        first = {name: value.decode("latin-1") for name, value in reversed(headers)}
+        first = dict(reversed(headers))
         # A proxy adds its own peer at the end, so what a client claims before it lets nobody in from elsewhere.
-        if _FORWARDED & first.keys() or not all(is_loopback(address.strip()) for address in _forwarded_for(headers)):
+        forwarded = _forwarded_for(headers)
+        if _FORWARDED & first.keys() or not all(is_loopback(address.strip()) for address in forwarded):
             return "the request comes through a proxy"
+        if _FORWARDED_HOW & first.keys() and not forwarded:
+            return "the request comes through a proxy, which does not say for whom"
+        if scope.get("http_version") == "1.0" and first.get(b"connection", b"").lower() == b"close":
+            return "the request comes through a proxy, by the looks of it"  # nginx, as it comes
         # An attacker's name may stand for 127.0.0.1 (rebinding): then the browser takes the answer for theirs.
-        if (host := first.get(b"host")) is not None and not _names_loopback(f"//{host}"):
-            return "the header Host names another host"
-        if (origin := first.get(b"origin")) is not None:
-            return "" if _names_loopback(origin) else "it is a request of another host's page"
-        return "it is a request of another host's page" if first.get(b"sec-fetch-site") == "cross-site" else ""
+        for name in _HOSTS:
+            if (host := first.get(name)) is not None and not names_loopback(f"//{host.decode('latin-1')}"):
+                return f"the header {name.decode().title()} names another host"
+        return foreign_page(first)
 
     def _is_proxy(self, text: str) -> bool:
         address = ip_of(text)
@@ -175,14 +205,6 @@ def _is_private(settings: GatewaySettings) -> bool:
         return on_loopback("gateway.http_address", settings.http_address)
     except OSError:  # nobody can listen there: whoever tries says so
         return True
-
-
-def _names_loopback(url: str) -> bool:
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
 
 
 def _name_and_password(encoded: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_service.addresses import on_loopback
 from muster_service.http_server import HttpServer
 from muster_service.life import Life
 
@@ -286,6 +287,11 @@ class Gateway:
             raise OSError(f"grpc_address: {settings.grpc_address!r} cannot be listened on") from error
         await self._set_health(serving=await self.ready())
         await self._server.start()
+        if not on_loopback("gateway.grpc_address", settings.grpc_address):
+            log.warning(
+                "grpc asks nobody who they are: who reaches it may register as any RM, and use muster.v1.Admin",
+                grpc_address=settings.grpc_address,
+            )
 
     def _events_door(self) -> EventsDoor:
         if self._events is None:

@@ -77,7 +77,9 @@ class ViewService:
             await asyncio.gather(*(follower.start() for follower in self._followers))
             # 2. the door
             if self.settings.http_address:
-                self._server = HttpServer(self.asgi, self.settings.http_address, self.settings.stop_timeout_s)
+                self._server = HttpServer(
+                    self.asgi, self.settings.http_address, self.settings.stop_timeout_s, programs_only=True
+                )
         except BaseException:
             await self._close()
             raise

@@ -1,0 +1,139 @@
+"""What a client may take of the HTTP server: time to send its request, connections, lines of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from muster_service.http_server import HttpServer
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+PATIENCE_S = 20.0
+
+
+async def _read(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{len(await request.body())} bytes")
+
+
+async def _slow(_request: Request) -> PlainTextResponse:
+    await asyncio.sleep(0.4)
+    return PlainTextResponse("at last")
+
+
+APP = Starlette(routes=[Route("/read", _read, methods=["GET", "POST"]), Route("/slow", _slow, methods=["GET", "POST"])])
+
+
+@asynccontextmanager
+async def served(request_s: float = 60.0, connections_max: int = 0) -> AsyncIterator[int]:
+    server = HttpServer(APP, "127.0.0.1:0", 1.0, request_s=request_s, connections_max=connections_max)
+    await server.start()
+    try:
+        yield server.port
+    finally:
+        server.kill()
+        await server.stop()
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the server ends the connection."""
+    said = b""
+    async with asyncio.timeout(PATIENCE_S):
+        with contextlib.suppress(ConnectionResetError):
+            while piece := await reader.read(4096):
+                said += piece
+    return said
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /read HTTP/1.1\r\nHost: x\r\n",
+        b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nfour",
+    ],
+    ids=["nothing", "part of a head", "part of a body"],
+)
+async def test_who_does_not_finish_a_request_is_cut(sent: bytes) -> None:
+    async with served(request_s=0.1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        assert await rest(reader) == b""
+        writer.close()
+
+
+async def test_nor_is_a_second_request_waited_for_that_comes_in_drops() -> None:
+    async with served(request_s=0.2) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /read HTTP/1.1\r\nHost: x\r\n\r\nGET /read HTTP/1.1\r\nX: ")
+
+        async def drop() -> None:
+            while True:
+                writer.write(b"x")
+                await asyncio.sleep(0.02)
+
+        dropping = asyncio.create_task(drop())
+        said = await rest(reader)
+        dropping.cancel()
+        assert said.count(b"HTTP/1.1 200 OK") == 1
+        writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"GET /slow HTTP/1.1\r\nHost: x\r\n", b"POST /slow HTTP/1.1\r\nHost: x\r\n"])
+async def test_who_waits_for_its_answer_owes_nothing(sent: bytes) -> None:
+    async with served(request_s=0.1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent + b"Connection: close\r\n\r\n")
+        assert (await rest(reader)).endswith(b"at last")
+        writer.close()
+
+
+async def test_beyond_the_most_connections_nobody_is_served_until_one_ends() -> None:
+    async with served(connections_max=2) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for reader, writer in held:  # (answered: so they count)
+            writer.write(b"GET /read HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(PATIENCE_S):
+                await reader.readuntil(b"0 bytes")
+        reader, _ = await asyncio.open_connection("127.0.0.1", port)
+        assert await rest(reader) == b""
+        held[0][1].close()
+        said = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while not said:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                with contextlib.suppress(ConnectionResetError):
+                    writer.write(b"GET /read HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    said = await rest(reader)
+        assert said.endswith(b"0 bytes")
+        held[1][1].close()
+
+
+async def test_a_head_has_a_bound_whatever_parsers_are_installed() -> None:
+    async with served() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"GET /read HTTP/1.1\r\nHost: x\r\nX: " + b"x" * (256 << 10))
+            await writer.drain()
+        assert b"200 OK" not in await rest(reader)
+        writer.close()
+
+
+async def test_who_sends_no_http_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as port:
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"\x16\x03\x01 nonsense\r\n\r\n")
+            assert b"400" in await rest(reader)
+            writer.close()
+        await asyncio.sleep(0)
+        # (Each second one, however long it takes; twenty of them took twenty seconds.)
+        assert len([each for each in caplog.records if each.name == "uvicorn.error"]) < 20
+        logging.getLogger("uvicorn.error").error("worse")
+        assert caplog.records[-1].message == "worse"

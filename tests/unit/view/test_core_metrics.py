@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import httpx
@@ -142,6 +143,38 @@ async def test_the_families_are_the_real_core_s(bench: Bench) -> None:
     for name, (kind, labels, _) in REFERENCE.items():
         general = name.replace("_vcore_", "_{}_").replace("_root_a_", "_{}_").replace("_root_b_", "_{}_")
         assert table[general] == (kind, labels)
+
+
+async def test_names_of_queues_as_older_dashboards_have_them(bench: Bench) -> None:
+    """What the shim's dashboard asks for: ``yunikorn_root_<queue>_queue_app`` and ``…_queue_resource``."""
+    queues = QUEUES.replace("{name: b}", "{name: b}, {name: a-a}, {name: a_a, resources: {max: {vcore: 1}}}")
+    rm = bench.rm(queues=queues, partition=DYNAMIC)
+    busy(rm)
+    await bench.write(rm)
+    async with bench.view(queue_metrics_by_name=True) as view, client_of(view) as client:
+        found = await scraped(client)
+        again = await scraped(client)
+    assert set(found) == set(again)
+    named = {name for name in found if re.fullmatch(r"yunikorn_root.*_queue_(app|resource)", name)}
+    paths = {"root": "root", "root_a": "root.a", "root_b": "root.b", "root_p": "root.p", "root_a_a": "root.a-a"}
+    assert named >= {f"yunikorn_{name}_queue_resource" for name in paths}
+    assert {name for name in named if name.endswith("_app")} == {
+        "yunikorn_root_a_queue_app",
+        "yunikorn_root_b_queue_app",
+    }
+    for name, path in paths.items():
+        for kind in ("queue_app", "queue_resource"):
+            labelled = found[f"yunikorn_{kind}"]
+            of_path = {
+                tuple(each for each in labels if each[0] != "queue"): value
+                for (_, labels), value in labelled.samples.items()
+                if ("queue", path) in labels
+            }
+            by_name = found.get(f"yunikorn_{name}_{kind}")
+            assert {at: value for (_, at), value in by_name.samples.items()} == of_path if by_name else not of_path
+            assert by_name is None or by_name.type == labelled.type
+    # Of two that look the same the first: a-a, which has no max of its own.
+    assert "max" not in found["yunikorn_root_a_a_queue_resource"].values("state")
 
 
 async def test_a_queue_s_resources(bench: Bench) -> None:

@@ -127,6 +127,14 @@ QUEUE_RESOURCES = Family(
 QUEUE_CONTAINERS = Family(
     "yunikorn_{}_queue_container", "counter", ("state",), "Containers of a queue: allocated, released."
 )
+# The names of cores up to 1.6, which dashboards for them ask for: only where they are wanted.
+NAMED_APPLICATIONS = Family("yunikorn_{}_queue_app", "gauge", ("state",), "Applications of a queue, by state.")
+NAMED_RESOURCES = Family(
+    "yunikorn_{}_queue_resource",
+    "gauge",
+    ("state", "resource"),
+    "Resources of a queue: guaranteed, max, allocated, pending, preempting; and maxRunningApps, of the resource apps.",
+)
 RUNTIME = Family(
     "yunikorn_runtime_go_mem_stats",
     "gauge",
@@ -159,6 +167,8 @@ FAMILIES = (
     QUEUE_APPLICATIONS_ENDED,
     QUEUE_RESOURCES,
     QUEUE_CONTAINERS,
+    NAMED_APPLICATIONS,
+    NAMED_RESOURCES,
     EVENTS_CREATED,
     EVENTS_CHANNELED,
     EVENTS_NOT_CHANNELED,
@@ -213,15 +223,16 @@ class Seen:
             del self._types[path]
 
 
-def exposition(rms: Sequence[Counted], seen: Seen) -> Pieces:
+def exposition(rms: Sequence[Counted], seen: Seen, *, by_name: bool = False) -> Pieces:
     """The text, family by family.
 
     :param seen: of the queues of the same RMs, from one rendering to the next.
+    :param by_name: also with families for each queue, as cores up to 1.6 had them: twice as much text for queues.
     """
     yield from _of_scheduler(rms)
     yield from _of_nodes(rms)
     yield from _of_decisions(rms)
-    yield from _of_queues(rms, seen)
+    yield from _of_queues(rms, seen, by_name)
     yield from _of_events(rms)
     yield from _of_process()
 
@@ -289,7 +300,7 @@ _USED = ("allocated", "pending", "preempting")
 _NOTHING = [0] * (len(DECIDING_LIMITS_US) + 1)
 
 
-def _of_queues(rms: Sequence[Counted], seen: Seen) -> Pieces:
+def _of_queues(rms: Sequence[Counted], seen: Seen, by_name: bool) -> Pieces:
     queues: dict[str, list[tuple[Partition, Queue]]] = {}
     applications: dict[str, dict[AppState, int]] = {}
     containers: dict[str, list[int]] = {}
@@ -325,8 +336,18 @@ def _of_queues(rms: Sequence[Counted], seen: Seen) -> Pieces:
         for (path, state), count in sorted(ended.items())
     )
     yield _head(QUEUE_RESOURCES)
+    # (Of two queues that look the same as names, the first.)
+    named: dict[str, tuple[str, list[tuple[Labels, int]]]] = {}
     for paths in _batches(sorted(queues)):
-        yield b"".join(piece for path in paths for piece in _queue_resources(path, queues[path], seen))
+        pieces: list[bytes] = []
+        for path in paths:
+            samples = list(_queue_resources(path, queues[path], seen))
+            of_queue = ("queue", path)
+            pieces += [_sample(QUEUE_RESOURCES.name, (of_queue, *labels), value) for labels, value in samples]
+            if by_name:
+                named.setdefault(metric_name(path), (path, samples))
+        yield b"".join(pieces)
+    yield from _named(named, applications)
     for names in _batches(sorted(containers)):
         yield b"".join(
             _simple(
@@ -337,7 +358,23 @@ def _of_queues(rms: Sequence[Counted], seen: Seen) -> Pieces:
         )
 
 
-def _queue_resources(path: str, queues: Sequence[tuple[Partition, Queue]], seen: Seen) -> Iterator[bytes]:
+def _named(
+    named: Mapping[str, tuple[str, list[tuple[Labels, int]]]], applications: Mapping[str, Mapping[AppState, int]]
+) -> Pieces:
+    for names in _batches(named):
+        pieces: list[bytes] = []
+        for name in names:
+            path, samples = named[name]
+            states = {state.lower(): count for state, count in applications.get(path, {}).items()}
+            if states:
+                pieces.append(_simple(NAMED_APPLICATIONS._replace(name=NAMED_APPLICATIONS.name.format(name)), states))
+            family = NAMED_RESOURCES._replace(name=NAMED_RESOURCES.name.format(name))
+            pieces.append(_head(family))
+            pieces += [_sample(family.name, labels, value) for labels, value in samples]
+        yield b"".join(pieces)
+
+
+def _queue_resources(path: str, queues: Sequence[tuple[Partition, Queue]], seen: Seen) -> Iterator[tuple[Labels, int]]:
     states: dict[str, dict[str, int]] = {
         name: {} for name in ("guaranteed", "max", "allocated", "pending", "preempting")
     }
@@ -356,10 +393,8 @@ def _queue_resources(path: str, queues: Sequence[tuple[Partition, Queue]], seen:
         # (Of a type that is used there is a series for each way of using it, so that a graph begins with its 0.)
         shown = used if state in _USED else seen.take(path, state, quantities)
         for resource in shown:
-            value = quantities.get(resource, 0)
-            labels = (("queue", path), ("state", state), ("resource", resource))
-            yield _sample(QUEUE_RESOURCES.name, labels, value)
-    yield _sample(QUEUE_RESOURCES.name, (("queue", path), ("state", "maxRunningApps"), ("resource", "apps")), most)
+            yield (("state", state), ("resource", resource)), quantities.get(resource, 0)
+    yield (("state", "maxRunningApps"), ("resource", "apps")), most
 
 
 def _of_events(rms: Sequence[Counted]) -> Pieces:

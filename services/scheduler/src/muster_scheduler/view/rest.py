@@ -786,7 +786,8 @@ class ViewRest:
         seen = self._seen.setdefault(rm_id, core_metrics.Seen())
         for gone in self._seen.keys() - self._source.states().keys() - {None}:
             del self._seen[gone]
-        text = core_metrics.exposition(self._source.counted(rm_id), seen)
+        by_name = self._settings.queue_metrics_by_name
+        text = core_metrics.exposition(self._source.counted(rm_id), seen, by_name=by_name)
         of_process = (generate_latest() for _ in range(self._process_metrics))  # when it is its turn
         return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 

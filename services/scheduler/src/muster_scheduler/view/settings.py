@@ -41,6 +41,11 @@ class ViewSettings(BaseModel):
     dumps_max: int = Field(4, ge=1, description="state dumps under way at once; more get a 503")
     stalled_s: float = Field(30.0, gt=0, description="a reader that takes nothing of its answer for so long is cut")
 
+    queue_metrics_by_name: bool = Field(
+        False,
+        description="/ws/v1/metrics has queue_app and queue_resource also by a name for each queue, as cores up to 1.6",
+    )
+
     # Health.
     health_interval_s: float = Field(5.0, ge=0, description="age at which the health checks are made again")
     lag_records_max: int = Field(

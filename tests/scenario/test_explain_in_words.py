@@ -124,7 +124,7 @@ def not_synced() -> Explained:
     """A source is configured, and has not said everything yet."""
     found = explained.no_node_has_room()
     found.cluster.wait(60)
-    found.cluster.do(SetSource("default", "vms", "life", SourceState.LISTING))
+    found.info = RmInfo("rm", life="RUNNING", awaited=("vms",), awaited_ns=found.cluster.now_ns)
     found.cluster.wait(5)
     return found
 
@@ -224,7 +224,7 @@ CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
         required_node,
         (
             "Ask ask of application app has waited for 30 seconds because it must run on node n2 and asks for 1"
-            " core; 0.5 cores of 8 cores are free there."
+            " core, and that node has 0.5 cores of its 8 cores free."
         ),
     ),
     "a source has not said everything yet": (
@@ -309,13 +309,14 @@ def test_the_message_says_that_preemption_ends_at_a_fence_and_that_a_node_is_kep
 
 def test_a_queue_says_what_most_in_it_wait_for_and_for_how_long() -> None:
     assert queue(user_quota())["sentence"] == (
-        "Queue root.a uses 12 GiB, and has 1 ask that waits for room below a user's limit, for 3 minutes."
+        "Queue root.a uses 12 GiB, and has 1 ask that waits for room below the limit of user ann in queue root.a "
+        "(memory), for 3 minutes."
     )
     assert queue(others_first())["sentence"] == (
-        "Queue root.a uses 7 cores, and has 2 asks that wait for room on a node, for 1 minute."
+        "Queue root.a uses 7 cores, and has 2 asks that wait for room on a node (vcore), for up to 1 minute."
     )
     assert queue(draining_queue())["sentence"] == (
-        "Queue root.a drains, uses 8 cores, and has 1 ask that waits for room on a node, for 1 minute."
+        "Queue root.a drains, uses 8 cores, and has 1 ask that waits for room on a node (vcore), for 1 minute."
     )
     assert queue(stopped_queue())["sentence"].startswith("Queue root.a is stopped, uses 8 cores, and has 1 ask that")
     assert queue(closed_host(), "root")["sentence"].startswith("Queue root uses nothing, and has 1 ask")
@@ -331,9 +332,9 @@ def test_a_queue_at_its_max_says_since_when_somebody_who_waits_has_found_it_so()
     found = queue(Explained(arena))
     assert found["sentence"] == (
         "Queue root.a uses 0 bytes of its max of 9 GiB and 3 cores of its max of 4 cores, and has 2 asks that wait for "
-        "room below a queue's max, for 3 minutes."
+        "room below the max of queue root.a (vcore), for up to 3 minutes."
     )
-    assert found["message"].endswith("2 asks wait for room below a queue's max (vcore, root.a), for 3 minutes.")
+    assert found["message"].endswith("2 asks wait for room below the max of queue root.a (vcore), for up to 3 minutes.")
     (full,) = found["history"]
     assert (full["reason"], full["resourceType"], full["limitQueue"]) == ("QUEUE_MAX", "vcore", "root.a")
     assert (full["until"], full["asks"], (found["at"] - full["since"]) / SECOND_NS) == (0, 2, 180)
@@ -347,7 +348,8 @@ def test_an_application_says_what_most_of_what_it_wants_waits_for() -> None:
     )
     found = application(paused().cluster, "app")
     assert found["sentence"] == (
-        "Application app is running, has 1 allocation and wants 1 more, which waits for room on a node, for 5 minutes."
+        "Application app is running, has 1 allocation and wants 1 more, which waits for room on a node (vcore), "
+        "for 5 minutes."
     )
     assert [(each["reason"], each["until"], each["asks"]) for each in found["history"]] == [("NO_NODE_HAS_ROOM", 0, 1)]
 
@@ -370,3 +372,63 @@ def test_episodes_of_a_queue_that_overlap_are_one() -> None:
         ("NO_NODES", 0, start_ns + 60 * SECOND_NS, 0),
         ("LARGER_THAN_ANY_NODE", 60, 0, 2),
     ]
+
+
+# What was true once is not said as if it were so now.
+
+
+def test_a_queue_is_as_full_as_it_is_while_it_is_too_full() -> None:
+    arena = one_queue("{name: a, resources: {max: {vcore: 8}}}")
+    arena.want("app", "runs", vcore=5_000)
+    arena.want("app", "ends", vcore=2_000)
+    arena.want("app", "ask", preempts=False, vcore=4_000)
+    arena.want("app", "larger", preempts=False, vcore=9_000)
+    arena.wait(480)
+    arena.release("app", "ends")
+    found = Explained(arena).json()
+    said = "queue root.a uses 5 cores of its max of 8 cores; 4 cores more would go over."
+    assert found["sentence"] == f"Ask ask of application app has waited for 8 minutes because {said}"
+    assert found["message"] == f"Q{said[1:]}"
+    assert (found["used"], found["now"]["used"]) == (7_000, 5_000), "what was decided on is kept beside what is"
+    assert Explained(arena, "larger").json()["message"] == (
+        "It asks for 9 cores, and queue root.a may use 8 cores in all. Waiting does not help: a higher max would, or "
+        "asking for less."
+    )
+
+
+def test_an_application_that_waits_for_another_one_says_how_many_run_now() -> None:
+    arena = cluster("{name: a, maxapplications: 2}")
+    arena.node("n1", vcore=8_000)
+    for app in ("one", "two", "three"):
+        add(arena, app, "root.a")
+        arena.want(app, "ask", preempts=False, vcore=1_000)
+    arena.wait(60)
+    arena.reload("{name: root, submitacl: '*', queues: [{name: a, maxapplications: 1}]}")
+    found = application(arena, "three")
+    assert found["sentence"].endswith("for 1 minute because queue root.a runs 2 applications and may run 1.")
+
+
+def test_a_node_that_is_too_small_for_what_must_run_on_it_is_not_waited_for() -> None:
+    arena = one_queue()
+    arena.node("small", vcore=500)
+    arena.want("app", "ask", preempts=False, required_node="small", vcore=1_000)
+    found = Explained(arena).json()
+    assert found["message"] == (
+        "It must run on node small and asks for 1 core, and that node has 0.5 cores of its 0.5 cores free. Waiting "
+        "does not help: a larger node small would, or asking for less."
+    )
+    assert found["preemption"]["state"] == "NONE"
+
+
+def test_what_a_queue_that_has_little_may_not_preempt_for_is_not_that_it_has_enough() -> None:
+    found = explained.NOES[explained.PreemptionNo.OVER_GUARANTEE]().json()
+    assert "Preemption: with it, its queue would be above its guarantee." in found["message"]
+
+
+def test_large_counts_are_written_in_one_way() -> None:
+    arena = one_queue()
+    for number in range(1_100):
+        arena.want("app", f"ask-{number}", preempts=False, vcore=9_000)
+    found = Explained(arena)
+    assert node(found).endswith("Of 1,100 asks that wait it has room for none; for 1,100 it has too little vcore.")
+    assert queue(found)["message"].endswith("1,100 asks wait for a larger node (vcore), for less than a second.")

@@ -174,10 +174,10 @@ async def test_an_application(bench: Bench) -> None:
         ],
     }  # fmt: skip
     assert runs["sentence"].startswith(
-        "Application x is running, has 1 allocation and wants 1 more, which waits for a larger node, for "
+        "Application x is running, has 1 allocation and wants 1 more, which waits for a larger node (vcore), for "
     )
     assert waits["sentence"].startswith(
-        "Application y is accepted, has 0 allocations and wants 1 more, but has waited for "
+        "Application y is accepted, has no allocation and wants 1 more, but has waited for "
     )
     assert waits["sentence"].endswith(" because queue root.a runs 1 application and may run 1.")
     assert [each["allocationKey"] for each in runs["asks"]] == ["wide"]
@@ -187,7 +187,7 @@ async def test_an_application(bench: Bench) -> None:
         "limit": 1, "promised": 0, "since": since,
     }  # fmt: skip
     assert waits["message"] == (
-        "It is accepted. It has 0 allocations, and wants 1 more. Queue root.a runs 1 application and may run 1."
+        "It is accepted. It has no allocation, and wants 1 more. Queue root.a runs 1 application and may run 1."
     )
     assert waits["asks"][0]["reason"] == "QUEUE_MAX_APPLICATIONS"
 
@@ -393,7 +393,7 @@ async def test_an_application_that_was_rejected_or_ended_is_explained(bench: Ben
     assert "root.nope" in found["rejected"]
     assert re.fullmatch(r"Application x was rejected .+ ago: .+[.]", found["message"])
     assert found["message"].endswith(f" ago: {found['rejected']}.")
-    assert "wants no more" in (await get(bench, f"{E}/application/y"))["sentence"]
+    assert re.fullmatch(r"Application y completed .+ ago[.]", (await get(bench, f"{E}/application/y"))["sentence"])
     await get(bench, f"{E}/application/z", 404)
 
 
@@ -417,7 +417,7 @@ async def test_a_preempted_allocation_whose_key_several_applications_have(bench:
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("ask/x/nope", 404, "Ask not found: it is allocated, or was never asked for"),
+        ("ask/x/nope", 404, "Ask not found: nothing is allocated under its key either; it was never asked for, or is gone"),  # noqa: E501
         ("ask/nope/k", 404, "Application not found"),
         ("ask/x/k2?partition=nope", 404, "Partition not found"),
         ("ask/x/k2?partition=default", 200, None),

@@ -267,20 +267,20 @@ def test_the_phases_in_words() -> None:
 
     assert (
         said()
-        == "It is new. It has 0 allocations, and wants no more. Its gang waits to start. No placeholder was asked for."
+        == "It is new. It has no allocation, and wants no more. Its gang waits to start. No placeholder was asked for."
     )
     placeholders(cluster, "x", 2, 2)
     assert said().startswith(
-        "It is accepted. It has 0 allocations, and wants 2 more. Its gang waits to start. Of 2 placeholders 2 are "
+        "It is accepted. It has no allocation, and wants 2 more. Its gang waits to start. Of 2 placeholders 2 are "
         "pending."
     )
     cluster.node("n1", vcore=3)
-    assert "Its gang forms. Of 2 placeholders 1 is pending, 1 holds room." in said()
+    assert "Its gang forms. Of 2 placeholders 1 is pending and 1 holds room." in said()
     cluster.node("n2", vcore=3)
     assert "Its gang is formed. Of 2 placeholders 2 hold room." in said()
     cluster.wait(15 * 60 + 1)
     assert said() == (
-        "It is failing. It has 2 allocations, and wants no more. The time of its placeholders was up before anything "
+        "It is failing. It has 2 allocations, all of which were told to go, and wants no more. The time of its placeholders was up before anything "
         "real was allocated. Of 2 placeholders 2 were told to go."
     )
 

@@ -98,12 +98,12 @@ _PREEMPTION_WORDS = {
     PreemptionNo.NOT_ALLOWED: "it may not preempt",
     PreemptionNo.TOO_YOUNG: "it has not waited long enough to preempt",
     PreemptionNo.NO_GUARANTEE: "its queue has no guarantee of what it asks for",
-    PreemptionNo.OVER_GUARANTEE: "its queue has its guarantee already",
+    PreemptionNo.OVER_GUARANTEE: "with it, its queue would be above its guarantee",
     PreemptionNo.FENCED: "its queue may not preempt outside of it, and has nothing of a lower priority",
     PreemptionNo.NO_VICTIMS: "nothing may be preempted for it",
     PreemptionNo.NOT_ENOUGH_VICTIMS: "preempting all that may be would not make room",
-    PreemptionNo.LIMIT: "preemption does not move the limit that stands against it",
-    PreemptionNo.NOT_NEEDED: "there is room for it already",
+    PreemptionNo.LIMIT: "it makes no room below the limit that stands against it",
+    PreemptionNo.NOT_NEEDED: "there is, or soon will be, room for it without",
     PreemptionNo.TOO_MANY_WAYS: "no way to make room was found among those that were tried",
 }
 
@@ -187,7 +187,7 @@ class Reason:
         if self.code in _POOLS and self._is_pool and self.said:
             said += capital(f" {self.said}.")
         if any(name != self.resource_type for name, _ in self.lacking):  # else it is said already
-            lacks = listed([f"{number} lack{'s' if number == 1 else ''} {name}" for name, number in self.lacking])
+            lacks = listed([f"{number:,} lack{'s' if number == 1 else ''} {name}" for name, number in self.lacking])
             said += f" Of {count(self.nodes, 'node')} {lacks}."
         if self.reserved:
             said += f" {count(self.reserved, 'node')} with room {_is_are(self.reserved)} kept free for others."
@@ -199,10 +199,17 @@ class Reason:
             said += f" Preemption: {_PREEMPTION_WORDS[self.preemption]}."
         return said
 
+    @property
+    def is_for_ever(self) -> bool:
+        """Whether waiting does not help, as far as these figures say."""
+        return bool(self._what_helps())
+
     def _what_helps(self) -> str:
         """Where waiting does not; "": it may."""
         if self.code is ReasonCode.LARGER_THAN_ANY_NODE and not self.closed:  # (one of those may be large enough)
             return "a larger node" if self.limit else f"a node with {self.resource_type}"
+        if self.code is ReasonCode.REQUIRED_NODE_FULL and self.asked > self.limit:
+            return f"a larger node {self.node}"
         if self._is_pool and self.said:  # (what is lost of it may come back)
             return ""
         if self.code in _LIMITS and self.asked > self.limit:
@@ -254,7 +261,8 @@ class Reason:
                 return f"it must run on node {self.node}, which is not known"
             case ReasonCode.REQUIRED_NODE_FULL:
                 asked, free, limit = amounts(kind, self.asked, self.free, self.limit)
-                return f"it must run on node {self.node} and asks for {asked}; {free} of {limit} are free there"
+                free = f"{free} of its {limit}" if self.free else f"none of its {limit}"
+                return f"it must run on node {self.node} and asks for {asked}, and that node has {free} free"
             case ReasonCode.GANG_ROOM:
                 return self._gang_room()
             case ReasonCode.GANG_FORMING:

@@ -65,7 +65,7 @@ def count(number: int, one: str, several: str = "") -> str:
 
 def lasted(duration_ns: int) -> str:
     """How long, in its two largest units: ``3 minutes``, ``1 hour 5 minutes``, ``less than a second``."""
-    left = duration_ns // _SECOND_NS
+    left = max(duration_ns, 0) // _SECOND_NS  # (whoever asks may have another clock)
     parts: list[str] = []
     for name, seconds in _TIMES:
         number, rest = divmod(left, seconds)

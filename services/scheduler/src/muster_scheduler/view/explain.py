@@ -37,7 +37,6 @@ from muster_scheduler.view.explain_dao import (
 )
 from muster_scheduler.view.explain_now import Present
 from muster_scheduler.view.explain_preemption import Victims
-from muster_scheduler.view.explain_words import WAITS
 from muster_scheduler.view.render import Pieces, small
 
 # Nobody records them: they are made when somebody asks.
@@ -124,6 +123,7 @@ class Explainer:
         self._present = Present(partition)
         self._sentences: dict[tuple[int, str], str] = {}
         self._closed: dict[int, Reason] = {}
+        self._holds: dict[int, Reason | None] = {}
         self._kept: dict[int, Reason] = {}  # so that no other reason gets the identity of one that has gone
 
     def ask(self, wanted: Ask) -> PendingDao:
@@ -134,10 +134,12 @@ class Explainer:
         recorded, reason = reason, reason if made else self._as_it_is(reason)
         since_ns = explain_history.since_ns(wanted, recorded, self._halts)
         preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
+        holds = self._with_figures_of_now(reason, now)
         said = [_wants(wanted) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
-        said += [self._sentence(reason, explain_preemption.worth_saying(preemption))]
+        said += [self._sentence(holds or reason, explain_preemption.worth_saying(preemption))]
         said.append(explain_preemption.sentence_of_ask(preemption, self._now_ns))
-        said.append(explain_now.moved(reason, now, self._now_ns))
+        if holds is None:
+            said.append(explain_now.moved(reason, now, self._now_ns))
         kept = wanted.reserved
         if kept is not None:
             said.append(f"Node {kept.node_id} is kept free for it.")
@@ -162,7 +164,7 @@ class Explainer:
             waiting_since=wanted.created_ns,
             history=explain_history.of_ask(wanted, recorded, self._halts),
             at=self._now_ns,
-            sentence=_one_sentence(wanted, reason, since_ns, self._now_ns),
+            sentence=_one_sentence(wanted, holds or reason, since_ns, self._now_ns),
             message=" ".join(text for text in said if text),
             **{**explain_gang.figures(reason), "since": since_ns},
         )
@@ -182,6 +184,16 @@ class Explainer:
             self._kept[key] = reason
             self._closed[key] = replace(reason, closed=self._present.closed)
         return self._closed[key]
+
+    def _with_figures_of_now(self, reason: Reason, now: NowDao | None) -> Reason | None:
+        """What a person is told: that a queue uses what it did an hour ago is not true now, though it is full still."""
+        if now is None:
+            return None
+        key = id(reason)
+        if key not in self._holds:
+            self._kept[key] = reason
+            self._holds[key] = explain_now.as_now(reason, now)
+        return self._holds[key]
 
     def _sentence(self, reason: Reason, no: str) -> str:
         if reason.code in explain_gang.MADE_WHEN_ASKED:
@@ -303,6 +315,7 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
     gang = explain_gang.of_application(partition, app, partial(reason_of, halt=halt))
     rejected = app.state is AppState.REJECTED
     history = explain_history.of_application(app, partial(reason_of, halt=halt), halts_of(state))
+    waits = _as_now(partition, app) if app.reason is not None and app.reason.code.value in counts else None
     head = ApplicationDao(
         partition=partition.name,
         application_id=app.app_id,
@@ -319,10 +332,10 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
         history=history,
         rejected=app.rejected_message,
         at=now_ns,
-        sentence=_rejected(app, now_ns) if rejected else _application_one(app, counts, history, now_ns),
+        sentence=_rejected(app, now_ns) if rejected else _application_one(app, waits, counts, history, now_ns),
         message=_rejected(app, now_ns)
         if rejected
-        else _application_sentence(app, counts, gang.message if gang is not None else "", history, now_ns),
+        else _application_sentence(app, waits, counts, gang.message if gang is not None else "", history, now_ns),
     )
     explainer = _explainer(state, partition, now_ns)
     lists: list[tuple[bytes, Pieces]] = [
@@ -338,10 +351,26 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
     yield b"}\n"
 
 
+def no_ask(app: Application, key: str, now_ns: int) -> str:
+    """What there is to say where nothing waits under a key."""
+    held = app.allocations.get(key)
+    if held is None:
+        return "Ask not found: nothing is allocated under its key either; it was never asked for, or is gone"
+    return f"Ask not found: it was allocated {lasted(now_ns - held.allocated_ns)} ago, on node {held.node_id}"
+
+
 def remembered(partition: Partition, app_id: str) -> Application | None:
     """The last application of the id that ended, or was rejected, as long as it is remembered."""
     known = (partition.apps.get(app_id), partition.rejected.get(app_id))
     return max((app for app in known if app is not None), key=lambda app: app.finished_ns, default=None)
+
+
+def _as_now(partition: Partition, app: Application) -> Reason | None:
+    """Why it waits as a whole, with the figures of now."""
+    reason = app.reason
+    if reason is None:
+        return None
+    return explain_now.as_now(reason, Present(partition).of(app, reason)) or reason
 
 
 def _waiting(reason: Reason) -> WaitingDao:
@@ -358,36 +387,66 @@ def _waiting(reason: Reason) -> WaitingDao:
     )
 
 
+_ENDS = {
+    AppState.REJECTED: "was rejected",
+    AppState.COMPLETED: "completed",
+    AppState.FAILED: "failed",
+    AppState.EXPIRED: "ended",
+}
+
+
+def ended(app: Application, now_ns: int) -> str:
+    """How one that has ended did, and when; behind its name."""
+    return f"{_ENDS.get(app.state, 'ended')} {lasted(now_ns - app.finished_ns)} ago"
+
+
 def _rejected(app: Application, now_ns: int) -> str:
-    return f"Application {app.app_id} was rejected {lasted(now_ns - app.finished_ns)} ago: {app.rejected_message}."
+    return f"Application {app.app_id} {ended(app, now_ns)}: {app.rejected_message}."
 
 
-def _application_one(app: Application, counts: Counter[str], history: list[EpisodeDao], now_ns: int) -> str:
-    """What it has, what it wants, and what most of that waits for, and for how long."""
+def _has(app: Application) -> str:
+    """What it has, and how much of that must go."""
+    held = len(app.allocations)
+    told = sum(each.told for each in app.allocations.values())
+    if not told:
+        return f"has {count(held, 'allocation') if held else 'no allocation'}"
+    which = f"{told:,} of which" if told < held else "which" if held == 1 else "all of which"
+    return f"has {count(held, 'allocation')}, {which} {'was' if told == 1 else 'were'} told to go,"
+
+
+def _application_one(
+    app: Application, waits: Reason | None, counts: Counter[str], history: list[EpisodeDao], now_ns: int
+) -> str:
+    """What it has, what it wants, and what most of that waits for, and for how long.
+
+    :param waits: why it waits as a whole; None: it does not, or nothing at all is decided.
+    """
+    if app.state in _ENDS and app.finished_ns:
+        return f"Application {app.app_id} {ended(app, now_ns)}."
     pending = counts.total()
-    said = f"Application {app.app_id} is {app.state.lower()}, has {count(len(app.allocations), 'allocation')}"
+    said = f"Application {app.app_id} is {app.state.lower()}, {_has(app)}"
     if not pending:
         return f"{said} and wants no more."
-    if app.reason is not None and app.reason.code in counts:
-        waited = lasted(now_ns - app.reason.since_ns)
-        return f"{said} and wants {pending:,} more, but has waited for {waited} because {app.reason.clause()}."
+    if waits is not None:
+        waited = lasted(now_ns - waits.since_ns)
+        return f"{said} and wants {pending:,} more, but has waited for {waited} because {waits.clause()}."
     code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == pending else f"of which {most:,}"
-    first_ns = min((each.since for each in history if each.reason == code and not each.until), default=now_ns)
-    waits = f"{'waits' if most == 1 else 'wait'} {WAITS[code]}, for {lasted(now_ns - first_ns)}"
-    return f"{said} and wants {pending:,} more, {which} {waits}."
+    behind = f"{'waits' if most == 1 else 'wait'} {explain_history.waits(history, code, most, now_ns)}"
+    return f"{said} and wants {pending:,} more, {which} {behind}."
 
 
 def _application_sentence(
-    app: Application, counts: Counter[str], gang: str, history: list[EpisodeDao], now_ns: int
+    app: Application, waits: Reason | None, counts: Counter[str], gang: str, history: list[EpisodeDao], now_ns: int
 ) -> str:
-    pending, halted = counts.total(), app.reason is not None and app.reason.code not in counts
+    if app.state in _ENDS and app.finished_ns:
+        return " ".join(text for text in (f"It {ended(app, now_ns)}.", gang) if text)
+    pending = counts.total()
     said = [f"It is {app.state.lower()}."]
-    has = f"It has {count(len(app.allocations), 'allocation')}"
-    said.append(f"{has}, and wants {f'{pending:,} more' if pending else 'no more'}.")
+    said.append(f"It {_has(app).removesuffix(',')}, and wants {f'{pending:,} more' if pending else 'no more'}.")
     said.append(gang)
-    if pending and app.reason is not None and not halted:
-        said.append(app.reason.sentence())
+    if waits is not None:
+        said.append(waits.sentence())
     elif pending:
         said += explain_history.sentences(history, now_ns)
     return " ".join(text for text in said if text)

@@ -11,6 +11,7 @@ from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import GangPhase
+from muster_scheduler.core.words import count, listed
 from muster_scheduler.view.dao import LackingDao, Quantities
 from muster_scheduler.view.explain_dao import AwaitedDao, ClosedDao, GangDao, ReplacementDao, TaskGroupDao, WhyDao
 
@@ -44,7 +45,7 @@ def figures(reason: Reason) -> dict[str, Any]:
         "node": reason.node,
         "nodes": reason.nodes,
         "reserved_nodes": reason.reserved,
-        "lacking": [LackingDao(resource_type=name, nodes=count) for name, count in reason.lacking],
+        "lacking": [LackingDao(resource_type=name, nodes=lack) for name, lack in reason.lacking],
         "closed": closed(reason),
         "since": reason.since_ns,
     }
@@ -118,7 +119,7 @@ def _task_group(gang: Gang, group: TaskGroup, reason_of: Callable[[Ask], Reason]
 
 def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
     parts = []
-    for one, several, count in (
+    for one, several, number in (
         ("is pending", "are pending", sum(group.pending for group in groups)),
         ("holds room", "hold room", sum(group.held - group.leaving for group in groups)),
         ("was told to go", "were told to go", sum(group.leaving for group in groups)),
@@ -126,13 +127,13 @@ def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
         ("timed out", "timed out", sum(group.timed_out for group in groups)),
         ("was lost", "were lost", sum(group.lost for group in groups)),
     ):
-        if count:
-            parts.append(f"{count} {one if count == 1 else several}")
+        if number:
+            parts.append(count(number, one, several))
     asked = sum(group.asked for group in groups)
     said = _PHASES[gang.phase]
     if not asked:
         return f"{said} No placeholder was asked for."
-    return f"{said} Of {asked} placeholder{'s' if asked > 1 else ''} {', '.join(parts)}."
+    return f"{said} Of {count(asked, 'placeholder')} {listed(parts)}."
 
 
 def replacements(app: Application) -> Iterator[Allocation]:

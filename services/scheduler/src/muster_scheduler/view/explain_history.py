@@ -15,11 +15,12 @@ from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.words import count, lasted
 from muster_scheduler.view import explain_gang
 from muster_scheduler.view.explain_dao import EpisodeDao, PastDao
-from muster_scheduler.view.explain_words import WAITS
+from muster_scheduler.view.explain_words import WAITS, waits_for
 
 # Of a queue or an application, whose asks waited for many things.
 EPISODES_MAX = 20
 SENTENCES_MAX = 5
+SECOND_NS = 1_000_000_000
 
 
 # ---- of an ask -------------------------------------------------------------------------------------------------------
@@ -209,14 +210,30 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
     """What is waited for now, one sentence each: the first few."""
-    now = [each for each in history if not each.until and each.asks][:SENTENCES_MAX]
-    return [f"{_waits(each)}, for {lasted(now_ns - each.since)}." for each in now]
+    now = [each for each in history if not each.until and each.asks]
+    said = [
+        f"{count(each.asks, 'ask waits', 'asks wait')} {_for(each)}, {lasts(each.asks, now_ns - each.since)}."
+        for each in now[:SENTENCES_MAX]
+    ]
+    if others := sum(each.asks for each in now[SENTENCES_MAX:]):
+        said.append(f"{count(others, 'ask more waits', 'asks more wait')} for other things.")
+    return said
 
 
-def _waits(each: EpisodeDao) -> str:
-    said = f"{count(each.asks, 'ask waits', 'asks wait')} {WAITS[each.reason]}"
-    at = [text for text in (each.resource_type, each.limit_queue, each.who) if text]
-    return f"{said} ({', '.join(at)})" if at else said
+def waits(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> str:
+    """What so many that wait for a kind of reason wait for, and for how long; behind "wait"."""
+    alike = [each for each in history if each.reason == code and not each.until and each.asks]
+    said = _for(alike[0]) if len(alike) == 1 else WAITS[code]
+    return f"{said}, {lasts(asks, now_ns - min((each.since for each in alike), default=now_ns))}"
+
+
+def lasts(asks: int, longest_ns: int) -> str:
+    """How long so many have waited, of which one has waited so long."""
+    return f"for {'up to ' if asks > 1 and longest_ns >= SECOND_NS else ''}{lasted(longest_ns)}"
+
+
+def _for(each: EpisodeDao) -> str:
+    return waits_for(each.reason, queue=each.limit_queue, who=each.who, kind=each.resource_type)
 
 
 def of_application(app: Application, reason_of: Callable[[Ask], Reason], halts: Past = ()) -> list[EpisodeDao]:

@@ -17,6 +17,7 @@ from muster_scheduler.core.objects import Allocation, Ask, Node
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import Shape, fits
+from muster_scheduler.core.words import count, listed
 from muster_scheduler.view import dao, explain_gang
 from muster_scheduler.view.explain import reason_of
 from muster_scheduler.view.explain_dao import (
@@ -172,23 +173,23 @@ def _waiting(partition: Partition, node: Node, halt: Reason | None) -> Generator
     found = WouldFitDao(asks=0, fit=0, reasons={}, lacking=[], elsewhere=0)
     names = partition.types.names
     rooms: dict[Shape, str] = {}
-    for looked, (wanted, count) in enumerate(_pending(partition), 1):
+    for looked, (wanted, asks) in enumerate(_pending(partition), 1):
         if looked % _PER_STEP == 0:
             yield b""
         if wanted is None or wanted.gone:
             continue
-        found.asks += count
+        found.asks += asks
         if wanted.demand.required_node not in ("", node.node_id):
-            found.elsewhere += count
+            found.elsewhere += asks
             continue
         lack = rooms.get(wanted.shape)
         if lack is None:
             lack = rooms[wanted.shape] = _lack(wanted.shape, node, names)
         if lack:
-            lacking[lack] += count
+            lacking[lack] += asks
         else:
-            found.fit += count
-            fitting[reason_of(wanted, halt=halt).code.value] += count
+            found.fit += asks
+            fitting[reason_of(wanted, halt=halt).code.value] += asks
     found.reasons = dict(fitting)
     found.lacking = [LacksDao(resource_type=name, asks=count) for name, count in sorted(lacking.items())]
     return found
@@ -240,7 +241,7 @@ def _spoken_of(found: NodeDao) -> str:
     if not found.sources:
         return ""
     names = [each.source for each in found.sources]
-    who = f"source {names[0]}" if len(names) == 1 else f"sources {', '.join(names[:-1])} and {names[-1]}"
+    who = f"source{'s' if len(names) > 1 else ''} {listed(names)}"
     beside = "Beside the resource manager" if found.rm is not None else "Not the resource manager, but"
     said = f"{beside} {who} {'speaks' if len(names) == 1 else 'speak'} of it."
     return f"{said} They differ ({found.disputed})." if found.disputed else said
@@ -251,7 +252,7 @@ def _back(found: NodeDao) -> str:
     if not found.wanted_back:
         return ""
     first, *others = found.wanted_back
-    more, be, them = (f" and {len(others)} more", "are", "them") if others else ("", "is", "it")
+    more, be, them = (f" and {len(others):,} more", "are", "them") if others else ("", "is", "it")
     until = datetime.fromtimestamp(min(each.deadline for each in found.wanted_back) // 10**9, tz=UTC)
     return (
         f"Offer {first.offer} of source {first.source}{more} {be} wanted back: "
@@ -263,14 +264,14 @@ def _kept(found: NodeDao) -> str:
     if not found.kept_for:
         return ""
     first = found.kept_for[0]
-    more = f" and {len(found.kept_for) - 1} more" if len(found.kept_for) > 1 else ""
+    more = f" and {len(found.kept_for) - 1:,} more" if len(found.kept_for) > 1 else ""
     return f"It is kept free for {first.allocation_key} of application {first.application_id}{more}."
 
 
 def _refused(found: NodeDao) -> str:
     if not found.refusals:
         return ""
-    said = f"The resource manager refused it for {_count(found.refusals, 'ask')}"
+    said = f"The resource manager refused it for {count(found.refusals, 'ask')}"
     why = next((each.reason for each in found.refused_for if each.reason), "")
     return f"{said} ({why})." if why else f"{said}."
 
@@ -279,11 +280,11 @@ def _has(found: NodeDao, allocations: int, foreign: int) -> str:
     if not allocations:
         said = "Nothing is allocated on it"
     else:
-        said = f"It has {_count(allocations, 'allocation')}"
+        said = f"It has {count(allocations, 'allocation')}"
         if found.told_to_go:
-            said += f", {found.told_to_go} of which {'was' if found.told_to_go == 1 else 'were'} told to go"
+            said += f", {found.told_to_go:,} of which {'was' if found.told_to_go == 1 else 'were'} told to go"
     if foreign:
-        said += f", and {foreign} that {'is' if foreign == 1 else 'are'} not the scheduler's"
+        said += f", and {foreign:,} that {'is' if foreign == 1 else 'are'} not the scheduler's"
     full = sorted(name for name in found.capacity if found.available.get(name, 0) <= 0)
     return f"{said}." + (f" No {' and no '.join(full)} is free." if full else "")
 
@@ -291,18 +292,18 @@ def _has(found: NodeDao, allocations: int, foreign: int) -> str:
 def _would_fit(waiting: WouldFitDao) -> str:
     if not waiting.asks:
         return "Nothing waits in its partition."
-    said = f"Of {_count(waiting.asks, 'ask')} that {'waits' if waiting.asks == 1 else 'wait'} it has room for "
-    said += f"{waiting.fit or 'none'}"
+    said = f"Of {count(waiting.asks, 'ask')} that {'waits' if waiting.asks == 1 else 'wait'} it has room for "
+    said += f"{waiting.fit:,}" if waiting.fit else "none"
+    if waiting.fit > 1:
+        said += ", each by itself"
     if waiting.reasons:
         reasons = sorted(waiting.reasons.items())
-        waits = [f"{count} {'waits' if count == 1 else 'wait'} {WAITS[code]}" for code, count in reasons]
+        waits = [f"{asks:,} {'waits' if asks == 1 else 'wait'} {WAITS[code]}" for code, asks in reasons]
         said += f" ({', '.join(waits)})"
     if waiting.lacking:
-        said += "; " + ", ".join(f"for {each.asks} it has too little {each.resource_type}" for each in waiting.lacking)
+        said += "; " + ", ".join(
+            f"for {each.asks:,} it has too little {each.resource_type}" for each in waiting.lacking
+        )
     if waiting.elsewhere:
-        said += f"; {waiting.elsewhere} may run on another node only"
+        said += f"; {waiting.elsewhere:,} may run on another node only"
     return said + "."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

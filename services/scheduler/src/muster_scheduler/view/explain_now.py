@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 
 from muster_scheduler.core.closing import Closed, told
@@ -91,11 +92,26 @@ def _now(*, used: int = 0, limit: int = 0, free: int = 0, promised: int = 0) -> 
     )
 
 
+def as_now(reason: Reason, now: NowDao | None) -> Reason | None:
+    """The same "no" with the figures of now; None: by these it would be none, or there are none."""
+    if now is None:
+        return None
+    code = reason.code
+    if code in _NODES or code is ReasonCode.REQUIRED_NODE_FULL:
+        holds = reason.asked > (now.limit if code is ReasonCode.LARGER_THAN_ANY_NODE else now.free)
+    elif code in _MAXIMA:
+        holds = 0 < now.limit <= now.used
+    else:
+        holds = 0 < now.limit < now.used + now.promised + reason.asked
+    same = (now.used, now.limit, now.free, now.promised) == (reason.used, reason.limit, reason.free, reason.promised)
+    if not holds or same:
+        return reason if holds else None
+    return replace(reason, used=now.used, limit=now.limit, free=now.free, promised=now.promised)
+
+
 def moved(reason: Reason, now: NowDao | None, now_ns: int) -> str:
-    """What is to be said when the figures are others by now; "": they are not."""
+    """What is to be said when by the figures of now it would be no "no" any more; "": they are the same."""
     if now is None or (now.used, now.limit, now.free) == (reason.used, reason.limit, reason.free):
-        return ""
-    if reason.code is ReasonCode.LARGER_THAN_ANY_NODE and now.limit == reason.limit:
         return ""
     ago = f"That was {lasted(now_ns - (reason.as_of_ns or reason.since_ns))} ago; now"
     if reason.code in _MAXIMA:

@@ -9,7 +9,7 @@ from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.preemption_victims import goes_whole
 from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.reasons import PreemptionNo, Reason, ReasonCode
-from muster_scheduler.core.words import lasted
+from muster_scheduler.core.words import count, lasted
 from muster_scheduler.view.explain_dao import AskPreemptionDao, PreemptedDao, ToldToGoDao
 
 # By application and key of the ask that they make room for.
@@ -82,7 +82,8 @@ def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, 
     if no is not None:
         too_young = no is PreemptionNo.TOO_YOUNG
         return AskPreemptionDao(state="NO", no=no.value, may_at=may_at if too_young else 0)
-    return AskPreemptionDao(state="PENDING" if reason.code in _WAITS_FOR_ROOM else "NONE")
+    comes = reason.code in _WAITS_FOR_ROOM and not reason.is_for_ever
+    return AskPreemptionDao(state="PENDING" if comes else "NONE")
 
 
 def worth_saying(preemption: AskPreemptionDao) -> str:
@@ -96,15 +97,23 @@ def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
         return f"It may preempt in {lasted(preemption.may_at - now_ns)}."
     if preemption.state != "CHOSEN":
         return ""
-    count = len(preemption.victims)
-    if not count:
+    victims = len(preemption.victims)
+    if not victims:
         return "All that was told to go for it has gone."
     ago = lasted(now_ns - min(each.since for each in preemption.victims))
-    others, they, have = ("s were", "they", "have") if count > 1 else (" was", "it", "has")
-    return f"{count} allocation{others} told {ago} ago to go for it; {they} {have} not gone yet."
+    told, gone = ("were told", "they have") if victims > 1 else ("was told", "it has")
+    return f"{count(victims, 'allocation')} {told} {ago} ago to go for it; {gone} not gone yet."
 
 
 # ---- of an allocation that must go -----------------------------------------------------------------------------------
+
+
+def no_preemption(held: Allocation) -> str:
+    """What there is to say of one that is not preempted."""
+    said = "Allocation was not preempted"
+    if held.replaced_by:
+        return f"{said}: it is a placeholder, and was told to make room for {held.replaced_by}"
+    return f"{said}: it is a placeholder, and was told to go because its time was up" if held.timed_out else said
 
 
 def story(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:

@@ -14,12 +14,11 @@ from muster_scheduler.core.properties import PreemptionPolicy
 from muster_scheduler.core.reasons import Reason
 from muster_scheduler.core.resources import saturated
 from muster_scheduler.core.states import QueueState
-from muster_scheduler.core.words import amount, amounts, count, lasted, listed
+from muster_scheduler.core.words import amount, amounts, count, listed
 from muster_scheduler.view import dao, explain_gang, explain_history
 from muster_scheduler.view.explain import reason_of
 from muster_scheduler.view.explain_dao import GuaranteeDao, QueueDao
 from muster_scheduler.view.explain_preemption import fence_of
-from muster_scheduler.view.explain_words import WAITS
 
 
 def explained(partition: Partition, queue: Queue, now_ns: int, *, halt: Reason | None, halts: Past = ()) -> QueueDao:
@@ -158,14 +157,9 @@ def _sentence(found: QueueDao) -> str:
         return f"{said} nothing that waits."
     total = sum(found.asks.values())
     code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
-    first = next(each for each in found.history if each.reason == code and not each.until)
     asks = f"{count(total, 'ask')} that {'waits' if total == 1 else 'wait'}"
     of_these = "" if most == total else f", {most:,} of them"
-    return f"{said} {asks}{of_these} {WAITS[code]}, for {_lasted(found, first.since)}."
-
-
-def _lasted(found: QueueDao, since_ns: int) -> str:
-    return lasted(found.at - since_ns)
+    return f"{said} {asks}{of_these} {explain_history.waits(found.history, code, most, found.at)}."
 
 
 def _message(queue: Queue, found: QueueDao) -> str:
@@ -218,8 +212,8 @@ def _maximum(found: QueueDao) -> str:
 def _applications_max(found: QueueDao) -> str:
     if not found.max_applications or found.running_applications + found.forming_applications < found.max_applications:
         return ""
-    forming = f" ({found.forming_applications} of them by their placeholders)" if found.forming_applications else ""
-    return f"It runs as many applications as it may, {found.max_applications}{forming}."
+    forming = f" ({found.forming_applications:,} of them by their placeholders)" if found.forming_applications else ""
+    return f"It runs as many applications as it may, {found.max_applications:,}{forming}."
 
 
 def _preemption(found: QueueDao) -> str:

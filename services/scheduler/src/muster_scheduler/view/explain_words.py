@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster_scheduler.core.config import ROOT
 from muster_scheduler.core.reasons import ReasonCode
 
 # Behind "waits".
@@ -32,3 +33,35 @@ WAITS: dict[str, str] = {
     ReasonCode.RM_HELD: "for an operator to resume the resource manager",
     ReasonCode.SOURCE_LISTING: "for a source to list what it has",
 }
+
+
+def waits_for(code: str, *, queue: str = "", who: str = "", kind: str = "") -> str:
+    """The same with the names of what it is about; each is "" where there is none.
+
+    :param queue: whose limit it is, or which is stopped; ``who``: the user or group that it is for; ``kind``: the
+        resource type.
+    """
+    at = f" in queue {queue}" if queue else ""
+    everybody = "the groups without a limit of their own"
+    match code:
+        case ReasonCode.QUEUE_MAX if queue == ROOT:
+            return f"for the pool of {kind}"
+        case ReasonCode.QUEUE_MAX:
+            what = f"for room below the max of queue {queue}"
+        case ReasonCode.USER_LIMIT:
+            what = f"for room below the limit of user {who}{at}"
+        case ReasonCode.GROUP_LIMIT:
+            what = f"for room below the limit of {everybody if who == '*' else f'group {who}'}{at}"
+        case ReasonCode.QUEUE_MAX_APPLICATIONS:
+            what = f"for another application of queue {queue} to end"
+        case ReasonCode.USER_MAX_APPLICATIONS:
+            what = f"for another application of user {who}{at} to end"
+        case ReasonCode.GROUP_MAX_APPLICATIONS:
+            what = f"for another application of {everybody if who == '*' else f'group {who}'}{at} to end"
+        case ReasonCode.GANG_ROOM:
+            what = f"{WAITS[code]}{at}"
+        case ReasonCode.QUEUE_STOPPED:
+            what = f"for queue {queue}, which is stopped"
+        case _:
+            what = WAITS[code]
+    return f"{what} ({kind})" if kind else what

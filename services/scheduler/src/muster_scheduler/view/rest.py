@@ -36,6 +36,7 @@ from muster_scheduler.view import (
     dao,
     explain,
     explain_node,
+    explain_preemption,
     explain_queue,
     external,
     go,
@@ -554,10 +555,10 @@ class ViewRest:
 
     async def _explain_ask(self, call: Call) -> Answer:
         state, partition, app = self._explained(call)
-        wanted = app.asks.get(call.path["key"])
+        wanted, now_ns = app.asks.get(call.path["key"]), self._clock.now_ns()
         if wanted is None:
-            raise RequestRefused(404, "Ask not found: it is allocated, or was never asked for")
-        return Answer(render.body(explain.ask(state, partition, wanted, self._clock.now_ns())))
+            raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
+        return Answer(render.body(explain.ask(state, partition, wanted, now_ns)))
 
     async def _explain_application(self, call: Call) -> Answer:
         return Answer(explain.application(*self._explained(call, ended=True), self._clock.now_ns()))
@@ -592,7 +593,7 @@ class ViewRest:
             raise RequestRefused(404, "Allocation not found")
         found = explain.preemption(partition, held, self._clock.now_ns())
         if found is None:
-            raise RequestRefused(404, "Allocation was not preempted")
+            raise RequestRefused(404, explain_preemption.no_preemption(held))
         return Answer(render.body(found))
 
     async def _explain_preempted_allocation(self, call: Call) -> Answer:
@@ -620,8 +621,10 @@ class ViewRest:
             app = partition.live_application(app_id)
             if app is not None:
                 return state, partition, app
-        for partition in partitions if ended else ():
+        for partition in partitions:
             app = explain.remembered(partition, app_id)
+            if app is not None and not ended:
+                raise RequestRefused(404, f"Application not found: it {explain.ended(app, self._clock.now_ns())}")
             if app is not None:
                 return state, partition, app
         raise RequestRefused(404, "Application not found")

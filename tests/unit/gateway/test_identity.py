@@ -64,6 +64,14 @@ def test_a_program_that_takes_an_address_only_brings_name_and_token() -> None:
         assert door.identify(scope(("Authorization", basic(f"{name}:{token}")))) == Identity(name, role)
 
 
+def test_a_browser_that_knows_a_name_and_a_token_sends_them_for_its_own_page_only() -> None:
+    door, known = doorman(http_tokens=TOKENS, http_open=True), ("Authorization", basic(f"ops:{ADMIN}"))
+    assert door.identify(scope(known, ("Sec-Fetch-Site", "same-origin"))) == Identity("ops", Role.ADMIN)
+    assert refusal(door, scope(known, ("Sec-Fetch-Site", "cross-site"))) == Refusal.MALFORMED
+    # (A page that is another's sends no Authorization of its own: no answer allows it.)
+    assert door.identify(scope(bearer(ADMIN), ("Sec-Fetch-Site", "cross-site"))) == Identity("ops", Role.ADMIN)
+
+
 @pytest.mark.parametrize(
     ("header", "reason"),
     [

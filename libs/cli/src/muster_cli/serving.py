@@ -77,7 +77,8 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     addresses.check_free("--http-address", settings.gateway.http_address)
     _check_doors(settings, "gateway", "view", "event-publisher")
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        # For this user alone: the log has what resource managers registered with, unmasked.
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--data-dir {data_dir}: cannot be made: {error.strerror}") from error
 

@@ -124,7 +124,7 @@ class Doorman:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         given = [value for name, value in headers if name == b"authorization"]
         if self._tokens and given:
-            return self._of_token(given)
+            return self._of_token(given, headers)
         if self._open is not None:
             return self._open
         if self._tokens:
@@ -155,12 +155,15 @@ class Doorman:
                 return address.strip()
         return ""
 
-    def _of_token(self, given: list[bytes]) -> Identity:
+    def _of_token(self, given: list[bytes], headers: list[tuple[bytes, bytes]]) -> Identity:
         text = given[0].decode("latin-1").strip() if len(given) == 1 else ""
         name, token = "", ""
         if (match := _BEARER.fullmatch(text)) is not None:
             token = match[1]
         elif (match := _BASIC.fullmatch(text)) is not None:
+            # A browser that was given a name and a token once sends them for every page.
+            if dict(reversed(headers)).get(b"sec-fetch-site", b"").lower() == b"cross-site":
+                raise NotIdentified(Refusal.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN")
             name, token = _name_and_password(match[1])
         if not token:
             raise NotIdentified(Refusal.MALFORMED, "expected one header Authorization: Bearer TOKEN")

@@ -129,6 +129,19 @@ async def test_of_those_of_one_name_each_has_its_own(view: View) -> None:
     assert await added(states, *times) == ["first", "first", "second", "second"]
 
 
+async def test_what_went_when_another_of_its_name_was_made_is_the_older_one(view: View) -> None:
+    """An RM registers anew: its queues go, and are made again, at one time."""
+    view.known[("queue", "root")] = [(NOW_NS + 10, "new"), (NOW_NS, "old")]
+    states = ObjectStates(view.app, ManualClock())
+    went = record(EventRecord.QUEUE, "root", EventRecord.REMOVE, EventRecord.QUEUE_APP, at=10, ref="x")
+    made = record(EventRecord.QUEUE, "root", at=10)
+    gone = record(EventRecord.QUEUE, "root", EventRecord.REMOVE, at=10)
+    assert await added(states, went, gone, made) == ["old", "old", "new"]
+    # Where only one is known, it is that one.
+    view.known[("queue", "root.a")] = [(NOW_NS + 10, "only")]
+    assert await added(states, record(EventRecord.QUEUE, "root.a", EventRecord.REMOVE, at=10)) == ["only"]
+
+
 async def test_a_view_that_is_behind_is_asked_again(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_states, "_TRY_AGAIN_S", 0.001)
     view.known[("application", "x")] = (NOW_NS, "old")

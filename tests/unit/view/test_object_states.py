@@ -107,6 +107,22 @@ async def test_those_that_are_gone_are_as_they_were_at_last(bench: Bench) -> Non
     assert len(queues) == 1
 
 
+async def test_queues_of_an_rm_that_registers_anew_are_as_they_were_at_last(bench: Bench) -> None:
+    rm = bench.rm()
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        rm.cluster.node("n1", vcore=2)
+        rm.cluster.app("x", "root.a")
+        rm.cluster.ask("x", "k", vcore=2)
+        await bench.write(rm)
+        anew = bench.rm()
+        anew.info.registrations = 2
+        await bench.write(anew)
+        answer = await client.post("/ws/v1/object-states", content=b'[{"kind":"queue","id":"root.a"}]')
+        (queues,) = answer.json()["states"]
+    assert [json.loads(each["state"]).get("allocatedResource") for each in queues] == [None, {"vcore": 2}]
+
+
 async def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     monkeypatch.setattr(object_states, "_KEPT_BYTES", 2_000)
     rm = bench.rm()

@@ -140,7 +140,7 @@ class ObjectStates:
             if record is not None and key is not None:
                 seen = self._seen.get(key)
                 candidates = (*found.get(key, ()), *([seen] if seen is not None else []))
-                state = next((each for each in candidates if each.created_nano <= record.timestampNano), None)
+                state = _meant(candidates, record)
                 if state is None:
                     metrics.STATES_MISSING.inc()
             full.append(b'%b,"state":%b}' % (line[:-1], go_text(state.state).encode()) if state is not None else line)
@@ -203,6 +203,20 @@ class ObjectStates:
         while self._seen_bytes > _KEPT_BYTES:
             _, oldest = self._seen.popitem(last=False)
             self._seen_bytes -= len(oldest.state)
+
+
+def _meant(candidates: Sequence[_State], record: EventRecord) -> _State | None:
+    """The one that an event was about; ``candidates``: of its name, the latest first.
+
+    An RM that registers anew ends all of the old world and makes the new one in one, so at one time: what is removed
+    at the very time at which one of its name was made is the older one, if one is known.
+    """
+    then_ns = record.timestampNano
+    if record.eventChangeType == EventRecord.REMOVE:
+        older = next((each for each in candidates if each.created_nano < then_ns), None)
+        if older is not None:
+            return older
+    return next((each for each in candidates if each.created_nano <= then_ns), None)
 
 
 def _key(rm_id: str, event: EventRecord) -> ObjectKey | None:

@@ -312,7 +312,8 @@ class StateFolder:
     """Folds state records of one or more partitions of the topic.
 
     :param witness: sees each change.
-    :param leaving: is told of a tombstone before it is folded, once all is settled: as ``Witness.before`` is.
+    :param leaving: is told of a tombstone before it is folded, once all is settled: as ``Witness.before`` is. And
+        of the queues of an RM that registers anew.
     :ivar rms: by id, once settled.
     :ivar external: by RM, what sources outside of it said; also of RMs that have not registered (yet).
     """
@@ -443,7 +444,15 @@ class StateFolder:
 
     def _drop(self, rm_id: str, *, for_ever: bool) -> None:
         dropped = self.rms.pop(rm_id, None)
-        if dropped is not None and self._witness is not None:
+        if dropped is None:
+            return
+        if self._leaving is not None and self._following and not for_ever:
+            # Queues have no tombstone then: others of the same names follow. (Of applications and nodes, of which there
+            # may be very many, nobody is told.)
+            for partition in dropped.core.partitions.values():
+                for path in partition.queues:
+                    self._leaving(rm_id, partition, state_codec.QUEUE, (path,))
+        if self._witness is not None:
             self._witness.dropped(dropped, for_ever=for_ever)
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from muster_service.go_json import go_json
 
@@ -48,6 +49,8 @@ _PAUSES = {
     PauseKind.LISTING: ReasonCode.SOURCE_LISTING,
 }
 _GOES_ON = 1 << 63
+# As they came: one that was changed has another place where the view began anew.
+_came = attrgetter("demand.submission")
 # Between coming and the first "no".
 _MOMENT_NS = 1_000_000_000
 
@@ -339,7 +342,7 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
     )
     explainer = _explainer(state, partition, now_ns)
     lists: list[tuple[bytes, Pieces]] = [
-        (b"asks", small((each for each in list(app.asks.values()) if not each.gone), explainer.ask)),
+        (b"asks", small((each for each in sorted(app.asks.values(), key=_came) if not each.gone), explainer.ask)),
         (b"preempted", small(explain_preemption.of_application(app), _storyteller(partition, now_ns))),
         (b"replacements", small(explain_gang.replacements(app), explain_gang.replacement)),
     ]

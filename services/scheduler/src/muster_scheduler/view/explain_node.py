@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -55,7 +55,7 @@ def explained(
     merged = merge(node.reported, parts) if parts else None
     waiting = yield from _waiting(partition, node, halt)
     quantities = partition.types.quantities
-    held, foreign = list(node.allocations.values()), list(node.foreign.values())
+    held, foreign = _in_order(node.allocations.values()), _in_order(node.foreign.values())
     found = NodeDao(
         partition=partition.name,
         node=node.node_id,
@@ -140,6 +140,11 @@ def _refused_for(node: Node) -> Iterator[RefusedForDao]:
                 since=refusal.refused_ns,
                 unanswered=refusal.unanswered,
             )
+
+
+def _in_order(found: Iterable[Allocation]) -> list[Allocation]:
+    """As they came: what is changed later has another place where the view began anew."""
+    return sorted(found, key=lambda each: (each.allocated_ns, each.app_id, each.submission, each.ordinal, each.key))
 
 
 def _on_node(held: Allocation) -> OnNodeDao:

@@ -38,10 +38,9 @@ def told_to_go(partition: Partition) -> Iterator[Allocation]:
 
 
 def of_application(app: Application) -> Iterator[Allocation]:
-    """Those of one application."""
-    for held in list(app.allocations.values()):
-        if held.preempted is not None:
-            yield held
+    """Those of one application, in the order in which they were told: a view that begins anew has them in another."""
+    found = [held for held in app.allocations.values() if held.preempted is not None]
+    yield from sorted(found, key=lambda held: (held.told_ns, held.submission, held.ordinal))
 
 
 def victims_of(partition: Partition) -> Victims:

@@ -85,6 +85,19 @@ def _negative_queue(partition: Partition) -> None:
     partition.queues["root.a"].pending[0] = -1
 
 
+def _negative_use(partition: Partition) -> None:
+    partition.queues["root.a"].allocated[0] = -1
+
+
+def _negative_capacity(partition: Partition) -> None:
+    partition.capacity[0] = -1
+
+
+def _negative_allocated(partition: Partition) -> None:
+    node = partition.nodes["n2"]
+    node.allocated[0], node.available[0] = -1, 11
+
+
 def _negative_node(partition: Partition) -> None:
     node = partition.nodes["n1"]
     node.capacity[0], node.available[0] = -1, -1 - node.allocated[0]
@@ -103,7 +116,10 @@ def _other_available(partition: Partition) -> None:
     ("breakage", "found"),
     [
         (_negative_queue, {2: "queue rm1/default root.a"}),
+        (_negative_use, {2: "queue rm1/default root.a"}),
+        (_negative_capacity, {2: "partition rm1/default", 4: "partition rm1/default"}),
         (_negative_node, {3: "node rm1/default n1"}),
+        (_negative_allocated, {3: "node rm1/default n2", 5: "node rm1/default n2"}),
         (_other_capacity, {4: "partition rm1/default"}),
         (_other_available, {5: "node rm1/default n2"}),
         (_lose_from_app, {7: "k0 on node rm1/default n1"}),

@@ -19,6 +19,8 @@ def test_what_runs_and_what_is_allocated() -> None:
     cluster.node("n1", vcore=10)
     cluster.app("x", "root.a")
     cluster.app("waits", "root.a")
+    cluster.app("accepted", "root.a")
+    cluster.ask("accepted", "too large", vcore=99)
     history.take(states, 1)
     cluster.ask("x", "k1", vcore=1)
     cluster.ask("x", "k2", vcore=1)

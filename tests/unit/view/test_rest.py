@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 
 import httpx
 import pytest
 from muster_scheduler.core.commands import AskItem, UpdateAllocations
-from muster_scheduler.view import render
+from muster_scheduler.view import dao, render
+from muster_service.go_json import go_json
 from unit.view.recorded import Bench, client_of
 
 HEADERS = {
@@ -218,6 +220,29 @@ async def test_bodies(filled: Bench) -> None:
             assert (await client.get(f"{P}/{none}")).content == b"[]\n"
 
 
+async def test_lists_are_in_the_order_in_which_things_came(bench: Bench) -> None:
+    rm = bench.rm()
+    for name in ("n2", "n10", "n1"):
+        rm.cluster.node(name, vcore=10)
+        rm.cluster.app(f"app-{name}", "root.b")
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        nodes = (await client.get(f"{P}/nodes")).json()
+        assert [node["nodeID"] for node in nodes] == ["n2", "n10", "n1"]
+        for path in ("applications/active", "queue/root.b/applications", "queue/root.b/applications/active"):
+            apps = (await client.get(f"{P}/{path}")).json()
+            assert [app["applicationID"] for app in apps] == ["app-n2", "app-n10", "app-n1"]
+
+
+async def test_of_active_applications_those_with_a_status(filled: Bench) -> None:
+    async with filled.view() as view, client_of(view) as client:
+        for path in ("applications", "queue/root.a/applications"):
+            for query, found in (("active", 1), ("Active?status=RUNNING", 1), ("active?status=new", 0)):
+                answer = await client.get(f"{P}/{path}/{query}")
+                assert (answer.status_code, len(answer.json())) == (200, found), (path, query)
+            assert (await client.get(f"{P}/{path}/active?status=over")).status_code == 400
+
+
 async def test_a_finished_application_is_under_completed_only(bench: Bench) -> None:
     rm = bench.rm()
     rm.cluster.node("n1", vcore=10_000)
@@ -261,6 +286,52 @@ async def test_several_rms_must_be_told_apart(bench: Bench) -> None:
         assert (await client.get("/ws/v1/scheduler/healthcheck")).json()["Healthy"] is True
 
 
+async def test_each_answer_is_about_the_rm_that_is_named(bench: Bench) -> None:
+    rms = [bench.rm("rm1"), bench.rm("rm2")]
+    for number, rm in enumerate(rms):
+        rm.cluster.node(f"n-{rm.rm_id}", vcore=10)
+        rm.cluster.app("x", "root.b")
+        for key in range(number + 1):
+            rm.cluster.ask("x", f"k{key}", vcore=1)
+    rms[1].cluster.app("y", "root.b")
+    rms[1].cluster.ask("y", "k", vcore=1)
+    await bench.write(*rms)
+    async with bench.view(health_interval_s=0, history_interval_s=0.01) as view, client_of(view) as client:
+        for rm_id, apps, allocated in (("rm1", 1, 1), ("rm2", 2, 3)):
+            rm_query = {"rm": rm_id}
+            async with asyncio.timeout(10):
+                samples: list[dict[str, str]] = []
+                while not samples:
+                    samples = (await client.get("/ws/v1/history/apps", params=rm_query)).json()
+            assert samples[-1]["totalApplications"] == str(apps)
+            samples = (await client.get("/ws/v1/history/containers", params=rm_query)).json()
+            assert samples[-1]["totalContainers"] == str(allocated)
+            (found,) = (await client.get("/ws/v1/scheduler/node-utilizations", params=rm_query)).json()
+            assert found["clusterId"] == rm_id
+            assert found["utilizations"][0]["utilization"][allocated - 1]["nodeNames"] == [f"n-{rm_id}"]
+            text = (await client.get("/ws/v1/metrics", params=rm_query)).text
+            assert f'yunikorn_scheduler_application_total{{state="running"}} {apps}\n' in text
+        assert 'yunikorn_scheduler_application_total{state="running"} 3\n' in (await client.get("/ws/v1/metrics")).text
+        # Of a name that is there twice the first counts.
+        (cluster,) = (await client.get("/ws/v1/partitions?rm=rm2&rm=rm1")).json()
+        assert cluster["clusterId"] == "rm2"
+        # What is wrong with one is not wrong with the other.
+        view.states()["rm2"].core.partitions["default"].capacity[0] += 1
+        for query, healthy in (("?rm=rm1", True), ("?rm=rm2", False), ("", False)):
+            answer = await client.get(f"/ws/v1/scheduler/healthcheck{query}")
+            assert (answer.status_code, answer.json()["Healthy"]) == (200, healthy)
+
+
+async def test_before_anything_is_known_there_is_no_health(filled: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(_rm_id: str | None) -> None:
+        return None
+
+    async with filled.view() as view, client_of(view) as client:
+        monkeypatch.setattr(view, "health", nothing)
+        answer = await client.get("/ws/v1/scheduler/healthcheck")
+        assert (answer.status_code, answer.json()["message"]) == (404, "Health check is not available")
+
+
 async def test_compression_from_1400_bytes_for_who_takes_it(bench: Bench) -> None:
     rm = bench.rm()
     for number in range(30):
@@ -277,6 +348,19 @@ async def test_compression_from_1400_bytes_for_who_takes_it(bench: Bench) -> Non
             assert gzip.decompress(raw) == plain.content
         small = await client.get("/ws/v1/clusters", headers={"Accept-Encoding": "gzip"})
         assert "content-encoding" not in small.headers
+
+
+@pytest.mark.parametrize(("size", "smaller"), [(1399, False), (1400, True)])
+async def test_the_smallest_answer_that_is_compressed(bench: Bench, size: int, *, smaller: bool) -> None:
+    rm = bench.rm()
+    rm.info.build_info = {"buildVersion": ""}
+    without = len(go_json([dao.cluster(rm.info, rm.cluster.partition)])) + 1
+    rm.info.build_info = {"buildVersion": "1" * (size - without)}
+    await bench.write(rm)
+    async with bench.view() as view, client_of(view) as client:
+        answer = await client.get("/ws/v1/clusters", headers={"Accept-Encoding": "gzip"})
+        assert len(answer.content) == size
+        assert ("content-encoding" in answer.headers) is smaller
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity"])
@@ -321,7 +405,11 @@ async def test_metrics_and_health_of_the_process(filled: Bench) -> None:
             assert "muster_view_lag_records" in metrics.text
 
 
-async def test_the_lag_is_in_a_header(filled: Bench) -> None:
+async def test_the_lag_is_in_a_header(filled: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async with filled.view() as view, client_of(view) as client:
         answer = await client.get("/ws/v1/clusters")
         assert answer.headers["x-muster-lag-records"] == "0"
+        # Of the RM that is asked for; of all where it is none's.
+        monkeypatch.setattr(view, "lag_records", {"rm1": 3, None: 9}.__getitem__)
+        for path, lag in (("/ws/v1/clusters", "3"), ("/ws/v1/metrics?rm=rm1", "3"), ("/ws/v1/metrics", "9")):
+            assert (await client.get(path)).headers["x-muster-lag-records"] == lag

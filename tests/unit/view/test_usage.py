@@ -139,6 +139,18 @@ def test_whom_a_limit_names_is_there_without_an_application() -> None:
         )
 
 
+def test_who_only_asks_runs_nothing() -> None:
+    cluster = Cluster(QUEUES)
+    cluster.do(UpdateApplications((AppItem("x", "root.p.a", "default", "bob", ("dev",)),)))
+    cluster.ask("x", "waits", vcore=1000)
+    users, groups = usage.by_user(cluster.partition), usage.by_group(cluster.partition)
+    bob = decoded(usage.of_user(cluster.partition, "bob", users["bob"]))
+    dev = decoded(usage.of_group(cluster.partition, "dev", groups["dev"]))
+    assert (bob["groups"], dev["applications"]) == ({"x": "dev"}, ["x"])
+    assert "runningApplications" not in bob["queues"]
+    assert "runningApplications" not in dev["queues"]
+
+
 async def test_a_view_knows_whom_the_configuration_limits(bench: Bench) -> None:
     await bench.write(bench.rm(queues=NAMED))
     async with bench.view() as view, client_of(view) as client:

@@ -7,6 +7,7 @@ its containers; and YuniKorn's answers say that every page may read them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,6 +19,7 @@ from muster_service.identity import IDENTITY_HEADER
 _ANOTHER = "it is a request of another host's page"
 
 
+@lru_cache(maxsize=64)
 def names_loopback(url: str) -> bool:
     """Whether a URL names this machine, by an address or a name that nobody else can have."""
     host = _host(url)
@@ -49,7 +51,7 @@ def for_programs(app: ASGIApp, *, private: bool) -> ASGIApp:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             why = foreign_page(headers) if IDENTITY_HEADER not in headers else ""
-            if private and not _may_be_ours(headers.get(b"host")):
+            if private and not _may_be_ours(headers.get(b"host", b"localhost")):
                 why = "the header Host names another host"
             if why:
                 await _refuse(send, why, body_wanted=scope["method"] != "HEAD")
@@ -66,12 +68,11 @@ def _host(url: str) -> str:
         return ""
 
 
-def _may_be_ours(host: bytes | None) -> bool:
-    if host is None:
-        return True
-    text = host.decode("latin-1")
-    name = _host(f"//{text}")
-    return names_loopback(f"//{text}") or (bool(name) and not set(name) & {".", ":"})
+@lru_cache(maxsize=64)
+def _may_be_ours(host: bytes) -> bool:
+    url = f"//{host.decode('latin-1')}"
+    name = _host(url)
+    return names_loopback(url) or (bool(name) and not set(name) & {".", ":"})
 
 
 async def _refuse(send: Send, why: str, *, body_wanted: bool) -> None:

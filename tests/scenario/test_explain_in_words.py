@@ -276,7 +276,7 @@ def queue(found: Explained, path: str = "root.a") -> dict[str, Any]:
 def node(found: Explained) -> str:
     arena = found.cluster
     pieces = explain_node.explained(
-        arena.partition, arena.partition.nodes["n1"], halt=None, external=arena.core.external
+        arena.partition, arena.partition.nodes["n1"], arena.now_ns, halt=None, external=arena.core.external
     )
     said: str = json.loads(b"".join(pieces))["message"]
     return said
@@ -432,3 +432,25 @@ def test_large_counts_are_written_in_one_way() -> None:
     found = Explained(arena)
     assert node(found).endswith("Of 1,100 asks that wait it has room for none; for 1,100 it has too little vcore.")
     assert queue(found)["message"].endswith("1,100 asks wait for a larger node (vcore), for less than a second.")
+
+
+def test_the_sentence_of_a_node() -> None:
+    def said(found: Explained) -> str:
+        arena = found.cluster
+        node = arena.partition.nodes["n1"]
+        pieces = explain_node.explained(arena.partition, node, arena.now_ns, halt=None, external=arena.core.external)
+        sentence: str = json.loads(b"".join(pieces))["sentence"]
+        return sentence
+
+    assert said(others_first()) == (
+        "Node n1 takes new allocations, has 2 allocations, and has room for none of 2 asks that wait."
+    )
+    assert said(drained_node()) == (
+        "Node n1 takes nothing new (drained by the resource manager), has no allocation, and has room for 1 of 1 ask "
+        "that waits."
+    )
+    arena = one_queue()
+    arena.want("app", "runs", vcore=8_000)
+    assert said(Explained(arena)) == (
+        "Node n1 takes new allocations, has 1 allocation and no vcore free, and nothing waits in its partition."
+    )

@@ -479,7 +479,7 @@ def a_node() -> dict[str, Any]:
     arena.want("more", "elsewhere", required_node="n2", vcore=1_000)
     arena.want("more", "large", preempts=False, vcore=3_000)
     node = arena.partition.nodes["n1"]
-    found: dict[str, Any] = json.loads(b"".join(explain_node.explained(arena.partition, node, halt=None)))
+    found: dict[str, Any] = json.loads(b"".join(explain_node.explained(arena.partition, node, arena.now_ns, halt=None)))
     return found
 
 

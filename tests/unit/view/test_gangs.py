@@ -280,7 +280,8 @@ def test_the_phases_in_words() -> None:
     assert "Its gang is formed. Of 2 placeholders 2 hold room." in said()
     cluster.wait(15 * 60 + 1)
     assert said() == (
-        "It is failing. It has 2 allocations, all of which were told to go, and wants no more. The time of its placeholders was up before anything "
+        "It is failing. It has 2 allocations, all of which were told to go, and wants no more. "
+        "The time of its placeholders was up before anything "
         "real was allocated. Of 2 placeholders 2 were told to go."
     )
 

@@ -283,8 +283,10 @@ class Reason:
                 wants = "the resource manager wants to be asked before anything is placed"
                 return f"{wants}, and its callback stream is not open"
             case ReasonCode.REFUSED_BY_RM:
-                last = f"{self.node} last" + (f": {self.said}" if self.said else "")
-                return f"the resource manager refused {count(self.nodes, 'node')} for it, {last}"
+                why = f": {self.said}" if self.said else ""
+                if self.nodes == 1:
+                    return f"the resource manager refused node {self.node} for it{why}"
+                return f"the resource manager refused {count(self.nodes, 'node')} for it, {self.node} last{why}"
             case ReasonCode.QUEUE_STOPPED:
                 return f"queue {self.queue} is stopped"
             case ReasonCode.RM_STOPPED:

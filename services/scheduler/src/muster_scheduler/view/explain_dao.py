@@ -465,7 +465,8 @@ class NodeDao(_Whole, kw_only=True):
     allocations were told to go and are still there. ``refusedFor``: the asks for which the RM refused it (a hundred at
     most; ``refusals``: how many there are). ``sources``: what those outside of the RM say of it; ``rm``: what the RM
     itself says beside them, null: nothing, or it alone speaks. ``disputed``: where they differ; ``closed``: who says
-    that the node takes nothing new; "": nobody. ``wantedBack``: what was lent of it, and no longer is.
+    that the node takes nothing new; "": nobody. ``wantedBack``: what was lent of it, and no longer is. ``at``: of when
+    the answer is; ``sentence``: the one that says it.
     """
 
     partition: str
@@ -487,6 +488,8 @@ class NodeDao(_Whole, kw_only=True):
     waiting: WouldFitDao
     refusals: int
     refused_for: list[RefusedForDao]
+    at: int
+    sentence: str
     message: str
 
 

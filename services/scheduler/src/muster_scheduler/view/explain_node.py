@@ -39,7 +39,7 @@ _PER_STEP = 200
 
 
 def explained(
-    partition: Partition, node: Node, *, halt: Reason | None, external: ExternalBooks | None = None
+    partition: Partition, node: Node, now_ns: int, *, halt: Reason | None, external: ExternalBooks | None = None
 ) -> Pieces:
     """A node: O(what is on it, and the groups of asks that wait in its partition).
 
@@ -76,10 +76,13 @@ def explained(
         waiting=waiting,
         refusals=len(node.refused_by),
         refused_for=list(islice(_refused_for(node), _REFUSED_MAX)),
+        at=now_ns,
+        sentence="",
         message="",
     )
     closer = partition.external.closer_of(node)
     found.closed_by = closer.by.value if closer is not None else ""
+    found.sentence = _sentence(found, len(held), halt)
     found.message = _message(found, len(held), len(foreign), halt)
     yield go_json(found)[:-1]
     for name, objects in ((b"allocations", held), (b"foreign", foreign)):
@@ -225,6 +228,31 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
 # ---- for people ------------------------------------------------------------------------------------------------------
 
 
+def _sentence(found: NodeDao, allocations: int, halt: Reason | None) -> str:
+    """Whether it takes anything, what it has, and for how many that wait it would have room."""
+    waiting, takes = found.waiting, "takes new allocations"
+    if not (found.schedulable and found.ready):
+        takes = f"takes nothing new ({_closed(found)})"
+    full = _full(found)
+    has = f"has {count(allocations, 'allocation') if allocations else 'no allocation'}"
+    parts = [takes, f"{has} and no {listed(full, 'or')} free" if full else has]
+    if waiting.asks:
+        parts.append(f"and has room for {f'{waiting.fit:,}' if waiting.fit else 'none'} of {_asks(waiting)}")
+    else:
+        parts.append("and nothing waits in its partition")
+    said = f"Node {found.node} {', '.join(parts)}"
+    return f"{said}; {halt.clause()}." if halt is not None else f"{said}."
+
+
+def _asks(waiting: WouldFitDao) -> str:
+    return f"{count(waiting.asks, 'ask')} that {'waits' if waiting.asks == 1 else 'wait'}"
+
+
+def _full(found: NodeDao) -> list[str]:
+    """The types of which nothing is free."""
+    return sorted(name for name in found.capacity if found.available.get(name, 0) <= 0)
+
+
 def _message(found: NodeDao, allocations: int, foreign: int, halt: Reason | None) -> str:
     said = [halt.sentence() if halt is not None else "", _takes(found), _spoken_of(found), _back(found), _kept(found)]
     said += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
@@ -236,9 +264,15 @@ def _takes(found: NodeDao) -> str:
         return ""
     if found.closed and not found.schedulable:
         return f"Nothing new goes there but what can run on no other node: {found.closed}."
+    return f"It is {_closed(found)}: nothing new goes there but what can run on no other node."
+
+
+def _closed(found: NodeDao) -> str:
+    """Why it takes nothing new."""
+    if found.schedulable:
+        return "not ready"
     by = "an operator" if found.closed_by == ClosedBy.OPERATOR else "the resource manager"
-    why = "not ready" if found.schedulable else f"drained by {by}"
-    return f"It is {why}: nothing new goes there but what can run on no other node."
+    return found.closed or f"drained by {by}"
 
 
 def _spoken_of(found: NodeDao) -> str:
@@ -290,14 +324,14 @@ def _has(found: NodeDao, allocations: int, foreign: int) -> str:
             said += f", {found.told_to_go:,} of which {'was' if found.told_to_go == 1 else 'were'} told to go"
     if foreign:
         said += f", and {foreign:,} that {'is' if foreign == 1 else 'are'} not the scheduler's"
-    full = sorted(name for name in found.capacity if found.available.get(name, 0) <= 0)
+    full = _full(found)
     return f"{said}." + (f" No {' and no '.join(full)} is free." if full else "")
 
 
 def _would_fit(waiting: WouldFitDao) -> str:
     if not waiting.asks:
         return "Nothing waits in its partition."
-    said = f"Of {count(waiting.asks, 'ask')} that {'waits' if waiting.asks == 1 else 'wait'} it has room for "
+    said = f"Of {_asks(waiting)} it has room for "
     said += f"{waiting.fit:,}" if waiting.fit else "none"
     if waiting.fit > 1:
         said += ", each by itself"

@@ -580,7 +580,8 @@ class ViewRest:
             node = partition.nodes.get(call.path["node"])
             if node is not None:
                 halt, books = explain.halt_of(state), state.core.external
-                return Answer(explain_node.explained(partition, node, halt=halt, external=books))
+                now_ns = self._clock.now_ns()
+                return Answer(explain_node.explained(partition, node, now_ns, halt=halt, external=books))
         raise RequestRefused(404, "Node not found")
 
     async def _explain_preempted(self, call: Call) -> Answer:

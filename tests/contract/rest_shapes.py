@@ -609,17 +609,17 @@ class EventStream(Shape, kw_only=True, rename="pascal"):
 
 class StateDump(Shape, kw_only=True):
     timestamp: Int
-    partitions: list[Partition]
-    applications: list[Application]
-    app_history: list[ApplicationSample]
-    nodes: list[NodesOf]
-    cluster_info: list[Cluster]
-    container_history: list[ContainerSample]
-    queues: list[Queue]
+    partitions: list[Partition] | UnsetType = UNSET
+    applications: list[Application] | UnsetType = UNSET
+    app_history: list[ApplicationSample] | UnsetType = UNSET
+    nodes: list[NodesOf] | UnsetType = UNSET
+    cluster_info: list[Cluster] | UnsetType = UNSET
+    container_history: list[ContainerSample] | UnsetType = UNSET
+    queues: list[Queue] | UnsetType = UNSET
     rm_diagnostics: dict[str, Any]
     log_level: str
     config: Config
-    placement_rules: list[RulesOf]
+    placement_rules: list[RulesOf] | UnsetType = UNSET
     event_streams: list[EventStream] | UnsetType = UNSET
 
 

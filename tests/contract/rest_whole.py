@@ -18,25 +18,26 @@ HOST, RACK = "si/hostname", "si/rackname"
 
 def hold_together(dump: shapes.StateDump) -> None:
     """Raises AssertionError."""
-    partitions = [each.name for each in dump.partitions]
-    assert [each.partition_name for each in dump.nodes] == partitions
-    assert [each.partition for each in dump.cluster_info] == partitions
-    assert [each.partition for each in dump.placement_rules] == partitions
+    partitions = [each.name for each in dump.partitions or []]
+    nodes_of, queues, rules = dump.nodes or [], dump.queues or [], dump.placement_rules or []
+    assert [each.partition_name for each in nodes_of] == partitions
+    assert [each.partition for each in dump.cluster_info or []] == partitions
+    assert [each.partition for each in rules] == partitions
     assert [each.name for each in dump.config.partitions] == partitions
-    assert [each.partition for each in dump.queues] == partitions
-    assert len(dump.app_history) == len(dump.container_history)
-    assert {each.partition for each in dump.applications} <= set(partitions)
+    assert [each.partition for each in queues] == partitions
+    assert len(dump.app_history or []) == len(dump.container_history or [])
+    assert {each.partition for each in dump.applications or []} <= set(partitions)
     if partitions:
         assert dump.config.checksum
-    for number, partition in enumerate(dump.partitions):
-        apps = [each for each in dump.applications if each.partition == partition.name]
-        nodes = dump.nodes[number].nodes_info or []
+    for number, partition in enumerate(dump.partitions or []):
+        apps = [each for each in dump.applications or [] if each.partition == partition.name]
+        nodes = nodes_of[number].nodes_info or []
         config = dump.config.partitions[number]
         _nodes(nodes, apps)
-        _partition(partition, dump.queues[number], nodes, apps)
-        _queue(dump.queues[number], apps, None)
-        _configured(dump.queues[number], config.queues[0], dict(config.queues[0].properties or {}))
-        _rules(dump.placement_rules[number].rules, config.placement_rules or [])
+        _partition(partition, queues[number], nodes, apps)
+        _queue(queues[number], apps, None)
+        _configured(queues[number], config.queues[0], dict(config.queues[0].properties or {}))
+        _rules(rules[number].rules, config.placement_rules or [])
 
 
 def _held(apps: Sequence[shapes.Application]) -> Iterator[shapes.Allocation]:

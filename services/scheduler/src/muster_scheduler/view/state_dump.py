@@ -30,22 +30,40 @@ def pieces(state: RmState | None, history: History, config: dict[str, Any], now_
     partitions = list(state.core.partitions.values()) if state is not None else []
     rm_id = state.info.rm_id if state is not None else ""
     infos = [dao.partition_info(state.info, each) for each in partitions] if state is not None else []
-    yield b'{"timestamp":%d,"partitions":%b,"applications":[' % (now_ns, go_json(infos))
-    yield from _joined(_applications(each) for each in partitions)
-    yield b'],"appHistory":%b,"nodes":[' % go_json(history.applications(rm_id))
-    yield from _joined(_nodes(each) for each in partitions)
     clusters = [dao.cluster(state.info, each) for each in partitions] if state is not None else []
-    yield b'],"clusterInfo":%b' % go_json(clusters)
-    yield b',"containerHistory":%b,"queues":[' % go_json(history.containers(rm_id))
-    yield from _joined(iter(render.queue(each, each.root, tree=True, shown_partition=each.name)) for each in partitions)
-    callback = state is not None and state.info.callbacks.connected and state.info.callbacks.state_dump
-    yield b'],"rmDiagnostics":%b,"logLevel":%b,"config":%b' % (
-        go_json(_ASK_ELSEWHERE if callback else _NO_CALLBACK),
-        go_json(inside.level()),
-        go_json(config),
-    )
     rules = [{"partition": each.name, "rules": placement_rules.rules(each)} for each in partitions]
-    yield b',"placementRules":%b}\n' % go_json(rules)
+    trees = (iter(render.queue(each, each.root, tree=True, shown_partition=each.name)) for each in partitions)
+    callback = state is not None and state.info.callbacks.connected and state.info.callbacks.state_dump
+    yield b'{"timestamp":%d' % now_ns
+    yield _field(b"partitions", infos)
+    yield from _list(b"applications", _joined(_applications(each) for each in partitions))
+    yield _field(b"appHistory", history.applications(rm_id))
+    yield from _list(b"nodes", _joined(_nodes(each) for each in partitions))
+    yield _field(b"clusterInfo", clusters)
+    yield _field(b"containerHistory", history.containers(rm_id))
+    yield from _list(b"queues", _joined(trees))
+    yield _field(b"rmDiagnostics", _ASK_ELSEWHERE if callback else _NO_CALLBACK)
+    yield _field(b"logLevel", inside.level())
+    yield _field(b"config", config)
+    yield _field(b"placementRules", rules)
+    yield b"}\n"
+
+
+def _field(name: bytes, value: object) -> bytes:
+    """One behind the first; what is empty is left out, as in all answers."""
+    return b',"%b":%b' % (name, go_json(value)) if value else b""
+
+
+def _list(name: bytes, parts: Pieces) -> Pieces:
+    """The same, of what is put together in pieces."""
+    written = False
+    for piece in parts:
+        if piece and not written:
+            yield b',"%b":[' % name
+            written = True
+        yield piece
+    if written:
+        yield b"]"
 
 
 def _applications(partition: Partition) -> Pieces:

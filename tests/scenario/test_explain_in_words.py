@@ -454,3 +454,16 @@ def test_the_sentence_of_a_node() -> None:
     assert said(Explained(arena)) == (
         "Node n1 takes new allocations, has 1 allocation and no vcore free, and nothing waits in its partition."
     )
+
+
+def test_a_node_that_is_closed_and_too_small_as_well_gives_no_hope() -> None:
+    arena = one_queue()
+    arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
+    arena.want("app", "ask", preempts=False, vcore=9_000)
+    found = Explained(arena).json()
+    assert found["closed"] == []
+    assert found["message"].endswith("Waiting does not help: a larger node would, or asking for less.")
+    arena.do(nodes(NodeAction.CREATE_DRAIN, {"large": {"vcore": 9_000}}))
+    found = Explained(arena).json()
+    assert found["closed"] == [{"by": "RM", "source": "", "nodes": 1}]
+    assert found["message"].endswith("1 node is drained by the resource manager.")

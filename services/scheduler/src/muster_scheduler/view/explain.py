@@ -178,14 +178,14 @@ class Explainer:
 
     def _as_it_is(self, reason: Reason) -> Reason:
         """With the nodes that are closed now: nobody who waits is tried again when one more is."""
-        if reason.code not in explain_now.OF_NODES or reason.closed == self._present.closed:
+        if reason.code not in explain_now.OF_NODES or not (reason.closed or self._present.closed):
             return reason
         if reason.code is ReasonCode.NO_NODES and not self._present.closed:
             return reason  # some came this moment
         key = id(reason)
         if key not in self._closed:
             self._kept[key] = reason
-            self._closed[key] = replace(reason, closed=self._present.closed)
+            self._closed[key] = replace(reason, closed=self._present.closed_for(reason))
         return self._closed[key]
 
     def _with_figures_of_now(self, reason: Reason, now: NowDao | None) -> Reason | None:

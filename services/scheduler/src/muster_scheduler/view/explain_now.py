@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 
-from muster_scheduler.core.closing import Closed, told
-from muster_scheduler.core.objects import Application, Ledger
+from muster_scheduler.core.closing import Closed, ClosedBy, Closer, told
+from muster_scheduler.core.objects import Application, Ledger, Node
 from muster_scheduler.core.partition import Partition
 from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.resources import UNLIMITED, saturated
@@ -35,12 +36,31 @@ class Present:
     @cached_property
     def closed(self) -> tuple[Closed, ...]:
         """Which nodes are closed by whom: O(nodes)."""
+        return self._told(closer for closer, _ in self._closers)
+
+    def closed_for(self, reason: Reason) -> tuple[Closed, ...]:
+        """The same of those whose opening might help: to whom no node is large enough, none that is no larger.
+
+        What a node has whose lent part is wanted back may be more again.
+        """
+        number = self._partition.types.numbers.get(reason.resource_type)
+        if reason.code is not ReasonCode.LARGER_THAN_ANY_NODE or number is None:
+            return self.closed
+        return self._told(
+            closer
+            for closer, node in self._closers
+            if closer.by is ClosedBy.WANTED_BACK or node.capacity[number] >= reason.asked
+        )
+
+    @cached_property
+    def _closers(self) -> list[tuple[Closer, Node]]:
         external = self._partition.external
-        counts = Counter(external.taken_back())
-        for node in self._partition.nodes.values():
-            closer = external.closer_of(node)
-            if closer is not None:
-                counts[closer] += 1
+        found = ((external.closer_of(node), node) for node in self._partition.nodes.values())
+        return [(closer, node) for closer, node in found if closer is not None]
+
+    def _told(self, closers: Iterable[Closer]) -> tuple[Closed, ...]:
+        counts = Counter(self._partition.external.taken_back())
+        counts.update(closers)
         return told(counts)
 
     def of(self, app: Application, reason: Reason) -> NowDao | None:

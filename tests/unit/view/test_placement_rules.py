@@ -23,12 +23,14 @@ def shown(rules: str) -> object:
 def test_every_rule_with_its_parameters() -> None:
     assert shown(
         "{name: Provided, create: true}, {name: user}, {name: fixed, value: Root.Jobs, create: true},"
-        " {name: fixed, value: jobs.x, create: true}, {name: tag, value: Namespace}"
+        " {name: fixed, value: jobs.x, create: true}, {name: fixed, value: rooted, create: true},"
+        " {name: tag, value: Namespace}"
     ) == [
         {"name": "provided", "parameters": {"create": "true"}},
         {"name": "user", "parameters": {"create": "false"}},
         {"name": "fixed", "parameters": {"create": "true", "qualified": "true", "queue": "root.jobs"}},
         {"name": "fixed", "parameters": {"create": "true", "qualified": "false", "queue": "jobs.x"}},
+        {"name": "fixed", "parameters": {"create": "true", "qualified": "false", "queue": "rooted"}},
         {"name": "tag", "parameters": {"create": "false", "tagName": "namespace"}},
         RECOVERY,
     ]

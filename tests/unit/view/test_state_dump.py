@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
+from builders import Cluster, nodes
+from muster_scheduler.core.commands import NodeAction, UpdateApplications
+from muster_scheduler.follower import RmInfo, RmState
+from muster_scheduler.view import state_dump
+from muster_scheduler.view.history import History
 from unit.view.recorded import Bench, client_of
 
 P = "/ws/v1/partition/default"
@@ -56,6 +63,25 @@ async def test_it_is_what_the_endpoints_say(bench: Bench) -> None:
         assert dump["containerHistory"] == await get("/ws/v1/history/containers")
         assert dump["logLevel"] == await get("/ws/v1/loglevel")
         assert dump["rmDiagnostics"] == {"empty": "Resource Manager did not register callback"}
+
+
+def test_what_went_while_it_was_rendered_is_left_out() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
+    for name in ("1", "2", "3"):
+        cluster.node(f"n{name}", vcore=1)
+        cluster.app(f"x{name}", "root.a")
+    dump = state_dump.pieces(RmState(RmInfo("rm1"), cluster.core), History(), {}, 7)
+    whole = b""
+    for begun, goes in (
+        (b'"applicationID":"x1"', UpdateApplications(remove=(("default", "x2"),))),
+        (b'"nodeID":"n1"', nodes(NodeAction.DECOMISSION, {"n2": None})),
+    ):
+        while begun not in whole:
+            whole += next(dump)
+        cluster.do(goes)
+    found = json.loads(whole + b"".join(dump))
+    assert [app["applicationID"] for app in found["applications"]] == ["x1", "x3"]
+    assert [node["nodeID"] for node in found["nodes"][0]["nodesInfo"]] == ["n1", "n3"]
 
 
 async def test_an_rm_that_could_be_asked_is_asked_elsewhere(bench: Bench) -> None:

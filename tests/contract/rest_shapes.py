@@ -436,7 +436,7 @@ class TypeUtilization(Shape, kw_only=True):
 class Utilization(Shape, kw_only=True):
     cluster_id: str
     partition: str
-    utilizations: list[TypeUtilization] | UnsetType = UNSET
+    utilizations: list[TypeUtilization]  # (may be empty: there it is left out then, and the web UI fails)
 
 
 class Check(Shape, kw_only=True, rename="pascal"):

@@ -45,5 +45,5 @@ async def test_without_nodes_there_are_no_types_and_without_rms_no_partitions(be
         assert (await client.get("/ws/v1/scheduler/node-utilizations")).content == b"[]\n"
         await bench.write(bench.rm())
         assert (await client.get("/ws/v1/scheduler/node-utilizations")).json() == [
-            {"clusterId": "rm1", "partition": "default"}
+            {"clusterId": "rm1", "partition": "default", "utilizations": []}
         ]

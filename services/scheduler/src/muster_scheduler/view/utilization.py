@@ -32,11 +32,11 @@ class TypeDao(Struct, omit_defaults=True, kw_only=True, rename="camel"):
 
 
 class UtilizationDao(Struct, omit_defaults=True, kw_only=True, rename="camel"):
-    """One partition; types by name. Without nodes there are none."""
+    """One partition; types by name. Without nodes there are none: an empty list, into which the web UI looks unseen."""
 
     cluster_id: str
     partition: str
-    utilizations: list[TypeDao] = []
+    utilizations: list[TypeDao]
 
 
 def pieces(rm_id: str, partition: Partition) -> Iterator[bytes]:

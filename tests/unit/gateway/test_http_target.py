@@ -203,7 +203,7 @@ CHUNKED = "Transfer-Encoding: chunked\r\n"
 SMUGGLED = b"GET /debug/fullstatedump HTTP/1.1\r\nHost: x\r\nX-Muster-Role: admin\r\n\r\n"
 
 
-@pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST", "PUT"])
+@pytest.mark.parametrize("method", ["OPTIONS", "POST"])
 async def test_a_body_of_two_lengths_takes_nothing_of_the_next_request(method: str) -> None:
     """Else who needs no role (OPTIONS) could have a request taken for the gateway's own."""
     async with telling() as port:
@@ -251,14 +251,14 @@ async def test_who_sends_a_body_slowly_takes_no_connection_and_is_refused_in_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_target, "_MAX_CONNECTIONS", 1)
-    async with telling(body_s=2.0) as port:
+    async with telling(body_s=1.5) as port:
         slow = asyncio.create_task(said_to(port, "POST", "/slow", "Content-Length: 10\r\n", b"x"))
         await asyncio.sleep(0.1)
         assert '"path":"/second"' in await said_to(port, "GET", "/second")
         assert not slow.done()
         said = await slow
         assert said.startswith("HTTP/1.1 408 ")
-        assert "The request's body did not come within 2 s" in said
+        assert "The request's body did not come within 1.5 s" in said
 
 
 async def test_who_leaves_within_its_body_spoils_no_connection() -> None:

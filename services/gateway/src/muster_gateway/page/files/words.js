@@ -59,7 +59,7 @@ export function quantities(event) {
 /** Reasons of waiting, as headings. Unknown ones are shown as they are called. */
 const REASONS = {
   WAITING_FOR_TURN: "Not looked at yet",
-  NO_NODES: "There are no nodes",
+  NO_NODES: "There is no schedulable node",
   LARGER_THAN_ANY_NODE: "Larger than any node",
   NO_NODE_HAS_ROOM: "No node has room",
   FREE_RESOURCES_SCATTERED: "Free resources are scattered over nodes",

@@ -21,7 +21,7 @@ from muster_client import Callbacks, Rejection, RmClient, application, ask, node
 from muster_client.local import LocalProcess, free_ports, muster_command
 from muster_proto.si.v1 import si_pb2 as si
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SILENT = 0
 TASK = {"vcore": 1_000, "memory": 1_000}
 QUEUES = """

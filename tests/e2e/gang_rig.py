@@ -31,7 +31,7 @@ from muster_client.callbacks import Rejection
 from muster_client.local import free_ports
 from muster_proto.si.v1 import si_pb2 as si
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 P = "/ws/v1/partition/default"
 E = "/ws/v1/explain"
 QUICK = ClientSettings(backoff_min_ms=20, backoff_max_ms=200, close_timeout_s=1, linger_s=0.2)

@@ -14,7 +14,7 @@ from integration.gateway_rig import eventually
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_client.local import muster_command
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 QUEUES = """\
 partitions:
   - name: default

@@ -14,7 +14,7 @@ import pytest
 from e2e.gang_rig import Muster, muster_here
 from muster_client import Callbacks, EventFilter, EventsClient, Place, RmClient, application, ask, node
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 QUEUES = """
 partitions:
   - name: default

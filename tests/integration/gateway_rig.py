@@ -33,7 +33,7 @@ from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 RESPONSES: dict[StreamKind, Any] = {
     StreamKind.ALLOCATION: si_pb2.AllocationResponse,
     StreamKind.APPLICATION: si_pb2.ApplicationResponse,

@@ -27,7 +27,7 @@ from unit.publisher.feeding import INSTANCE, START_NS, event, headers, shim_head
 from unit.publisher.running import TOPICS, Running, eventually, running, until_next
 from unit.publisher.test_rm_settings import say
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 Code = grpc.StatusCode
 From, Filter = pb.EventsFrom, pb.EventFilter
 

@@ -26,7 +26,7 @@ from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from unit.publisher.feeding import Feeder, event, headers
 
 Code = grpc.StatusCode
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass

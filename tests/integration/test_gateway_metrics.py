@@ -30,7 +30,7 @@ from unit.view.recorded import Bench, Recorded
 
 Code = grpc.StatusCode
 Request, Watch = pb.MetricsRequest, pb.WatchMetricsRequest
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 STREAMS = (1, 2, 3)  # something with a length
 
 

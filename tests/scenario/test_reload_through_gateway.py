@@ -41,7 +41,7 @@ partitions:
 """
 LARGER = QUEUES.replace("vcore: 3", "vcore: 5")
 # A broker's first transaction ever takes it ten seconds and more.
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 _PARTITION = "/ws/v1/partition/default"
 
 

@@ -36,7 +36,7 @@ partitions:
 """
 P = "/ws/v1/partition/default"
 # A broker's first transaction ever takes it ten seconds and more.
-_PATIENCE_S = 40.0
+_PATIENCE_S = 60.0
 
 
 class Running:

@@ -27,7 +27,7 @@ STREAMS = {
     "UpdateNode": ("NodeRequest", "NodeResponse"),
 }
 SHUTDOWN = ("muster-shutdown", "true")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 # Muster's own fields, from here up, which a peer of either generation skips (tests/contract/test_si_proto.py).
 _OWN_FIELDS_FROM = 50_001
 

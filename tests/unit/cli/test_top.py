@@ -22,7 +22,7 @@ from muster_proto.muster.v1 import metrics_pb2 as pb
 from unit.client.metrics_gateway import GIB, MetricsGateway, running, snapshot
 
 Code = grpc.StatusCode
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 GONE = (Code.UNAVAILABLE, "this gateway is stopping")
 ONCE = """\
 muster top  rm-1  2024-01-02 03:04:05 UTC  the figures are 12 records, 0.5 s behind

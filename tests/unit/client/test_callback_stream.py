@@ -16,7 +16,7 @@ from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from unit.client.fake_gateway import FakeGateway
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=20, close_timeout_s=2, linger_s=0.1, backoff_seed=1)
 
 

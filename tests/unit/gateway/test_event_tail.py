@@ -22,7 +22,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1.si_pb2 import EventRecord
 
 TOPICS = Topics(partitions=1)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class CountingLog:

@@ -155,9 +155,7 @@ async def test_what_waited_for_the_rm_to_be_there_says_from_when_to_when(muster:
         rm._callbacks = replace(rm._callbacks, predicates=lambda question: "taint gpu-only is not tolerated")
         await rm.comes_back()
         said = await rm.shows(path, lambda said: said["reason"] == "REFUSED_BY_RM")
-        assert (
-            said["message"] == "The resource manager refused node n1 for it: taint gpu-only is not tolerated."
-        )
+        assert said["message"] == "The resource manager refused node n1 for it: taint gpu-only is not tolerated."
         past = said["history"][0]
         assert (past["reason"], past["since"]) == ("RM_ABSENT", absent["since"])
         assert past["message"] == (

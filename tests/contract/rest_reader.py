@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 from contract import rest_shapes as shapes
+from contract.rest_shapes import added, same
 from contract.rest_whole import hold_together
 
 P = "/ws/v1/partition/default"
@@ -63,11 +64,18 @@ class Reader:
             assert await self.get(f"{P}/node/{node.node_id}", shapes.Node) == node
         for user in await self.get(f"{P}/usage/users", list[shapes.UserUsage]):
             assert await self.get(f"{P}/usage/user/{user.user_name}", shapes.UserUsage) == user
+            _uses(user.queues, [app for app in apps if app.user == user.user_name])
         for group in await self.get(f"{P}/usage/groups", list[shapes.GroupUsage]):
+            _uses(group.queues, [app for app in apps if app.application_id in (group.applications or [])])
             if group.group_name != "*":  # no path leads there, as in the real core
                 assert await self.get(f"{P}/usage/group/{group.group_name}", shapes.GroupUsage) == group
         for path in ("queue/root.nope", "application/nope", "node/nope", "usage/user/nope", "usage/group/nope"):
             await self.get(f"{P}/{path}", shapes.Error, 404)
+
+
+def _uses(queues: Any, apps: list[shapes.Application]) -> None:
+    held = added(each.resource for app in apps for each in app.allocations or [])
+    assert same(queues.resource_usage if queues else {}, held)
 
 
 def _below(queue: shapes.Queue) -> Iterator[shapes.Queue]:

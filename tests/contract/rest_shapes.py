@@ -250,6 +250,8 @@ class Ask(Shape, kw_only=True):
 
     def check(self) -> None:
         told = [bool(each) for each in (self.scheduling_attempted, self.pending_reason, self.allocation_log)]
+        for each in self.allocation_log or []:
+            _hold(_near(each.last_occurrence, self.request_time), f"asked at {self.request_time}, {each}")
         _hold(len(set(told)) == 1, f"attempted, why it is pending, and the log of it: {told}")
         _hold(not self.placeholder or bool(self.task_group_name), "a placeholder is one of a task group")
         required = (self.allocation_tags or {}).get("yunikorn.apache.org/requiredNode")
@@ -279,6 +281,9 @@ class Allocation(Shape, kw_only=True):
     def check(self) -> None:
         delay_ns = self.allocation_time - self.request_time
         _hold((self.allocation_delay or 0) == delay_ns, f"delayed by {self.allocation_delay} of {delay_ns}")
+        _hold(
+            _near(self.bind_time, self.allocation_time), f"asked at {self.allocation_time}, bound at {self.bind_time}"
+        )
         _hold(not delay_ns or self.placeholder_used is True, "only what took a placeholder's place was delayed")
         _hold(not self.placeholder or bool(self.task_group_name), "a placeholder is one of a task group")
 
@@ -318,6 +323,8 @@ class Application(Shape, kw_only=True):
         _hold(bool(self.rejected_message) == (self.application_state == "Rejected"), "the refused are told why")
         times = [entry.time for entry in self.state_log]
         _hold(times == sorted(times), f"states in order of time: {times}")
+        _hold(_near(self.submission_time, times[0]), f"submitted at {self.submission_time}, heard of at {times[0]}")
+        _hold(_near(self.finished_time or times[-1], times[-1]), f"finished at {self.finished_time}, {times[-1]}")
         _hold(self.state_log[-1].application_state == self.application_state, "the story ends with the state")
         over = self.application_state in {"Completed", "Failed", "Expired", "Rejected"}
         _hold(bool(self.finished_time) == over, f"{self.application_state}, finished {self.finished_time}")
@@ -395,12 +402,22 @@ class Node(Shape, kw_only=True):
 
 
 class Usage(Shape, kw_only=True):
+    """Applications are in leaves: a queue uses what those below it use."""
+
     queue_path: str
     resource_usage: Quantities | UnsetType = UNSET
     running_applications: list[str] | UnsetType = UNSET
     max_resources: Quantities | UnsetType = UNSET
     max_applications: Unsigned | UnsetType = UNSET
     children: list[Usage] | UnsetType = UNSET
+
+    def check(self) -> None:
+        if self.children:
+            below = added(child.resource_usage or {} for child in self.children)
+            _hold(same(self.resource_usage, below), f"{self.queue_path} uses {self.resource_usage}, below it {below}")
+            for child in self.children:
+                running = set(child.running_applications or [])
+                _hold(running <= set(self.running_applications or []), f"{running} run below {self.queue_path}")
 
 
 class UserUsage(Shape, kw_only=True):
@@ -680,6 +697,10 @@ def valid(body: bytes, shape: Any) -> Any:
     for found in _FRACTION.findall(_WEIGHTS.sub("", body.decode())):
         _hold(found[:1] == '"', f"a number with a fraction: {found}")
     return msgspec.json.decode(body, type=shape, strict=True)
+
+
+def _near(one_ns: int, other_ns: int) -> bool:
+    return abs(one_ns - other_ns) < _LONG_NS
 
 
 def _hold(condition: bool, words: str) -> None:

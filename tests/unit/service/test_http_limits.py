@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -92,6 +97,82 @@ async def test_who_waits_for_its_answer_owes_nothing(sent: bytes) -> None:
         writer.write(sent + b"Connection: close\r\n\r\n")
         assert (await rest(reader)).endswith(b"at last")
         writer.close()
+
+
+async def test_who_takes_an_answer_slowly_is_not_cut_and_who_takes_nothing_of_it_is() -> None:
+    """Also when all of it is written: much of it waits in this process still."""
+    body = b"x" * (32 << 20)  # (the kernel takes some megabytes)
+    server = HttpServer(PlainTextResponse(body), "127.0.0.1:0", 1.0, request_s=60.0)
+    await server.start()
+    look, connections = server._server._cut_the_late, server._server.server_state.connections
+    loop = asyncio.get_running_loop()
+
+    async def take(client: socket.socket) -> int:
+        return len(await asyncio.wait_for(loop.sock_recv(client, 1 << 16), PATIENCE_S))
+
+    try:
+        for takes in (True, False):
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+                client.setblocking(False)
+                await loop.sock_connect(client, ("127.0.0.1", server.port))
+                await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                taken, now_s = await take(client), 0.0
+                (transport,) = (each.transport for each in connections)
+                look(now_s)
+                while takes and (unsent := transport.get_write_buffer_size()):
+                    while transport.get_write_buffer_size() == unsent:
+                        taken += await take(client)
+                    now_s += 50.0
+                    look(now_s)
+                assert not takes or now_s > 100.0, "not all of it was with the kernel at once"
+                look(now_s + 50.0)
+                look(now_s + 100.0)
+                while piece := await take(client):
+                    taken += piece
+                assert (taken > len(body)) is takes
+    finally:
+        server.kill()
+        await server.stop()
+
+
+_SERVES = """
+import asyncio, resource, sys
+from muster_service.http_server import HttpServer
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+async def serve():
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+    server = HttpServer(None, "127.0.0.1:0", 1.0)
+    await server.start()
+    print(server.port, flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    print(told, flush=True)
+    server.kill()
+    await server.stop()
+asyncio.run(serve())
+"""
+
+
+def test_many_who_connect_at_once_do_not_take_the_files_that_are_left() -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1024:
+        pytest.skip("too few files")
+    command = [sys.executable, "-c", _SERVES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdin is not None
+        assert serving.stdout is not None
+        port = int(serving.stdout.readline())
+        with contextlib.ExitStack() as stack:
+            for _ in range(64):  # as many as are let in: half of the files
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for _ in range(400):
+                client = stack.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", port))
+            time.sleep(0.2)  # (it looks when it likes; too early a look would find nothing)
+            serving.stdin.write("\n")
+            serving.stdin.flush()
+            assert serving.stdout.readline() == "[]\n"
 
 
 async def test_beyond_the_most_connections_nobody_is_served_until_one_ends() -> None:

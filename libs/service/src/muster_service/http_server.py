@@ -33,6 +33,9 @@ _LOOKS_PER_REQUEST_S = 10
 _TICKS_PER_S = 10  # uvicorn's
 # More connections have no use; and of the files that a process may open its log and its other clients need some.
 _CONNECTIONS_MAX = 20_000
+# Of those who wait to connect, one turn of the event loop takes so many at most, and fewer where fewer are let in: each
+# is a file until it is cut, some turns later. (asyncio takes as many as it has the kernel let wait, which are more.)
+_TAKEN_AT_ONCE, _WAITING_MAX = 128, 2048
 # What uvicorn has to say of who sends no HTTP: a client that tries without end would fill the log.
 _TOLD_S = 1.0
 
@@ -78,6 +81,7 @@ class HttpServer:
         self._serving = False
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
+        most = connections_max or _connections_max()
         self._server = _Server(
             uvicorn.Config(
                 _with_cut(app),
@@ -91,9 +95,10 @@ class HttpServer:
                 proxy_headers=False,
                 timeout_graceful_shutdown=graceful_s,
                 h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
+                backlog=max(1, min(_TAKEN_AT_ONCE, most // 16)),
             ),
             request_s,
-            connections_max or _connections_max(),
+            most,
         )
 
     async def serve(self) -> None:
@@ -202,8 +207,13 @@ class _Connection(H11Protocol):
             transport.abort()
 
     def waits(self) -> object:
-        """What the client owes, the same as long as it does: a request's head, or its body. None: nothing."""
+        """What the client owes, the same as long as it does: a request's head or body, or to take the rest of an answer
+        that is written already (less of it: somebody reads it). None: nothing."""
         cycle = self.cycle
+        if self.transport.is_closing() or (cycle is not None and cycle.response_complete):
+            unsent = self.transport.get_write_buffer_size()
+            if unsent:
+                return (cycle, "answer", unsent)
         if cycle is None or cycle.response_complete:
             return (cycle, "head")
         return (cycle, "body") if cycle.more_body and not cycle.response_started else None
@@ -223,6 +233,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_WAITING_MAX)
         self.up.set()
 
     async def on_tick(self, counter: int) -> bool:

@@ -18,7 +18,7 @@ from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_scheduler import follower as folding
 from muster_scheduler.core import invariants
-from muster_scheduler.follower import encode_registration
+from muster_scheduler.follower import Pause, PauseKind, encode_registration
 from muster_scheduler.view.following import PartitionFollower
 from muster_scheduler.view.settings import ViewSettings
 from muster_scheduler.view.turns import FoldGate
@@ -118,6 +118,22 @@ async def test_a_large_configuration_is_read_beside_the_event_loop(
             assert f"root.n{registrations}" in names
     assert len(threads) == 2
     assert (threading.get_ident() in threads) is not large
+
+
+async def test_a_configuration_that_stays_is_not_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a pause is over the record of all that the RM registered with comes again; of some RMs that is often."""
+    read: list[str] = []
+    rm = bench.rm()
+    rm.info.build_info["words"] = "x" * 10_000  # a large record
+    await bench.write(rm)
+    async with bench.view() as view:
+        monkeypatch.setattr(folding, "load_queue_config", read.append)
+        for number in range(1, 3):
+            rm.info.pauses = (*rm.info.pauses, Pause(number, number + 1, "", PauseKind.ABSENT))
+            value = encode_registration(rm.info)
+            await bench.commit(rm.partition, [rm.own_record(), rm.record("reg", "-", value=value)])
+        await eventually(lambda: view.states()["rm1"].info.pauses == rm.info.pauses)
+    assert read == []
 
 
 async def test_many_small_reads_make_the_same_state_as_one(bench: Bench) -> None:

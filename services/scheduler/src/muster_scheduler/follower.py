@@ -340,12 +340,15 @@ class StateFolder:
         else:
             self._collected[record.key] = record.value
 
-    def read_ahead(self, value: bytes) -> None:
+    def read_ahead(self, key: bytes, value: bytes) -> None:
         """Reads the configuration in a registration's record that will be taken next: seconds for the largest ones.
 
         (All of it is in texts and in a core's own objects, so it may be done beside the event loop.)
         """
-        text = state_pb2.RegistrationObject.FromString(value).config
+        recorded = state_pb2.RegistrationObject.FromString(value)
+        text, known = recorded.config, self.rms.get(parse_state_key(key)[0])
+        if known is not None and (known.info.registrations, known.info.config) == (recorded.registrations, text):
+            return  # a pause is over: nobody will read it
         config, _ = load_queue_config(text)
         if config is not None:
             self._read_ahead = {text: config}

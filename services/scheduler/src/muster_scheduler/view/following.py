@@ -68,6 +68,7 @@ class PartitionFollower:
         self._wanted = asyncio.Event()
         self._wanted_s = float("-inf")
         self._flowing = False  # the last read brought records
+        self._torn = False
         self._broken = False  # what is in memory is not to be folded on
 
     # ---- what is known ---------------------------------------------------------------------------------------------
@@ -102,6 +103,16 @@ class PartitionFollower:
         if not self.lag_records or not self._folded_at_ms:
             return 0.0
         return max(0.0, now_ns / 1e9 - self._folded_at_ms / 1e3)
+
+    @property
+    def torn(self) -> bool:
+        """Whether a transaction is folded in part: what is shown now never was."""
+        return self._torn
+
+    async def whole(self) -> None:
+        """Returns when no transaction is folded in part. Callers bound the wait."""
+        while self._torn:
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     def want(self) -> None:
         """A request is there: no napping."""
@@ -157,7 +168,7 @@ class PartitionFollower:
         assert reader is not None, "start comes first"
         # 1. nobody asks: larger steps, fewer wake-ups
         timeout_s = self._settings.poll_s
-        if self._kept:
+        if self._kept or self._torn:
             timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
         elif self._flowing and await self._nap():
             timeout_s = 0.0
@@ -173,6 +184,7 @@ class PartitionFollower:
             ready, kept = self._split(self._kept + records, full=full)
             self._kept = kept
             await self._fold(ready)
+        self._torn = full and not self._kept
         # 4. where it stands
         self._position = reader.position
         await self._look_at_end(reader, behind=full)
@@ -214,10 +226,11 @@ class PartitionFollower:
             if value is None or key is None or len(value) <= _LARGE_BYTES:
                 continue
             if parse_state_key(key)[1] == state_codec.REGISTRATION:
-                await asyncio.to_thread(folder.read_ahead, value)
+                await asyncio.to_thread(folder.read_ahead, key, value)
         # 2. in slices, all of it
         slice_s = self._settings.fold_slice_ms / 1000
         slice_ = Slice(self._clock, slice_s)
+        self._torn = bool(records)
         for record in records:
             folder.take(record)
             if slice_.used_up():
@@ -265,7 +278,7 @@ class PartitionFollower:
         """Folds anew; the old state answers until the new one is there."""
         metrics.REBUILDS.labels(str(self.partition)).inc()
         self._folder = folder = await self._build()
-        self._broken = False
+        self._broken = self._torn = False
         self.version += 1
         log.info("view.rebuilt", partition=self.partition, rms=len(folder.rms))
 

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from builders import SECOND_NS, nodes
+from muster_scheduler.core.closing import ClosedBy, Closer
 from muster_scheduler.core.commands import NodeAction
 from muster_scheduler.core.external import (
     ExternalChange,
@@ -24,9 +25,12 @@ from muster_scheduler.core.external import (
     id_of,
     kind_of,
 )
+from muster_scheduler.core.reasons import Reason, ReasonCode
 from muster_scheduler.core.states import QueueEvent
 from muster_scheduler.follower import RmInfo
-from muster_scheduler.view import explain_node, explain_queue
+from muster_scheduler.view import explain_node, explain_now, explain_queue
+from muster_scheduler.view.explain_dao import NowDao
+from muster_scheduler.view.explain_now import Present
 from preempting import Arena
 from unit.view import explained
 from unit.view.explained import GIB, Explained, add, application, cluster, decoded, one_queue
@@ -467,3 +471,23 @@ def test_a_node_that_is_closed_and_too_small_as_well_gives_no_hope() -> None:
     found = Explained(arena).json()
     assert found["closed"] == [{"by": "RM", "source": "", "nodes": 1}]
     assert found["message"].endswith("1 node is drained by the resource manager.")
+
+
+def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand lists that wait for the same size are a thousand reasons."""
+    arena = one_queue()
+    arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
+    counted: list[Mapping[Closer, int]] = []
+    monkeypatch.setattr(explain_now, "told", counted.append)
+    present = Present(arena.partition)
+    for asked in (9_000, 9_000, 8_000, 9_000):
+        present.closed_for(Reason(ReasonCode.LARGER_THAN_ANY_NODE, resource_type="vcore", asked=asked))
+    assert counted == [{}, {Closer(ClosedBy.RM): 1}]
+
+
+def test_of_a_limit_of_0_it_is_not_said_that_it_is_gone() -> None:
+    reason = Reason(ReasonCode.QUEUE_MAX, "root.a", "vcore", asked=1_000, used=3_000, since_ns=SECOND_NS)
+    now = NowDao(used=2_000, limit=0, free=0, promised=0)
+    assert explain_now.moved(reason, now, 2 * SECOND_NS) == ""
+    gone = explain_now.moved(replace(reason, limit=4_000), now, 2 * SECOND_NS)
+    assert gone == "That was 1 second ago; now there is no such limit."

@@ -32,6 +32,7 @@ class Present:
         self._partition = partition
         self._nodes: dict[int, NowDao] = {}
         self._known: dict[int, NowDao | None] = {}
+        self._large: dict[tuple[int, int], tuple[Closed, ...]] = {}
 
     @cached_property
     def closed(self) -> tuple[Closed, ...]:
@@ -46,11 +47,14 @@ class Present:
         number = self._partition.types.numbers.get(reason.resource_type)
         if reason.code is not ReasonCode.LARGER_THAN_ANY_NODE or number is None:
             return self.closed
-        return self._told(
-            closer
-            for closer, node in self._closers
-            if closer.by is ClosedBy.WANTED_BACK or node.capacity[number] >= reason.asked
-        )
+        key = number, reason.asked  # (which many reasons have in common)
+        if key not in self._large:
+            self._large[key] = self._told(
+                closer
+                for closer, node in self._closers
+                if closer.by is ClosedBy.WANTED_BACK or node.capacity[number] >= reason.asked
+            )
+        return self._large[key]
 
     @cached_property
     def _closers(self) -> list[tuple[Closer, Node]]:
@@ -58,8 +62,12 @@ class Present:
         found = ((external.closer_of(node), node) for node in self._partition.nodes.values())
         return [(closer, node) for closer, node in found if closer is not None]
 
+    @cached_property
+    def _taken_back(self) -> Counter[Closer]:
+        return Counter(self._partition.external.taken_back())
+
     def _told(self, closers: Iterable[Closer]) -> tuple[Closed, ...]:
-        counts = Counter(self._partition.external.taken_back())
+        counts = self._taken_back.copy()
         counts.update(closers)
         return told(counts)
 
@@ -142,6 +150,6 @@ def moved(reason: Reason, now: NowDao | None, now_ns: int) -> str:
         return f"{ago} {free} of {limit} are free there."
     if reason.code in _NODES:
         return f"{ago} one has {free} free, and the largest has {limit} in all."
-    if not now.limit:
-        return f"{ago} there is no such limit."
+    if not now.limit:  # none, or still one of 0
+        return f"{ago} there is no such limit." if reason.limit else ""
     return f"{ago} {plain(kind, now.used)} of {limit} are used." if used else ""

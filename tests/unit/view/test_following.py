@@ -206,6 +206,42 @@ async def test_a_transaction_larger_than_a_read_is_folded_all_the_same(bench: Be
     await following.close()
 
 
+@pytest.mark.parametrize("read_records_max", [1_000, 7])
+async def test_nobody_is_shown_half_of_a_transaction(bench: Bench, read_records_max: int) -> None:
+    """Also where folding it takes longer than a request waits for what is new, or it takes several reads."""
+    rm = bench.rm()
+    await bench.write(rm)
+    settings = {"fold_slice_ms": 1e-6, "fresh_wait_s": 0.0, "whole_wait_s": 30.0, "read_records_max": read_records_max}
+    async with bench.view(**settings) as view, client_of(view) as client:
+        for number in range(60):
+            rm.cluster.node(f"n{number}", vcore=1)
+        await bench.write(rm)
+        seen: set[int] = set()
+        async with asyncio.timeout(20):
+            while 60 not in seen:
+                answer = await client.get("/ws/v1/partition/default/nodes")
+                assert answer.headers["x-muster-consistency"] == "snapshot"
+                seen.add(len(answer.json()))
+        assert seen <= {0, 60}
+
+
+async def test_who_does_not_wait_for_a_transaction_s_rest_is_told(bench: Bench) -> None:
+    """What is stored for ever, states for events, is not said at all then."""
+    await bench.write(bench.rm())
+    async with bench.view(fresh_wait_s=0.0, whole_wait_s=0.0) as view, client_of(view) as client:
+        follower = view._of("rm1")[0]
+        wanted = b'[{"kind":"queue","id":"root.a"}]'
+        follower._whole.clear()
+        follower._fresh.clear()
+        assert (await client.get("/ws/v1/partition/default/nodes")).headers["x-muster-consistency"] == "object"
+        refused = await client.post("/ws/v1/object-states", content=wanted)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["message"] == "A transaction is being taken in: try again"
+        follower._whole.set()
+        assert (await client.post("/ws/v1/object-states", content=wanted)).status_code == 200
+        assert (await client.get("/ws/v1/partition/default/nodes")).headers["x-muster-consistency"] == "snapshot"
+
+
 async def test_folding_naps_while_nobody_asks_and_a_request_ends_the_nap(bench: Bench) -> None:
     rm = bench.rm()
     await bench.write(rm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 import structlog
@@ -177,8 +178,13 @@ class ViewService:
         """The same number: the same state."""
         return sum(follower.version for follower in self._followers)
 
+    def torn(self, rm_id: str | None = None) -> bool:
+        """Whether a transaction is folded in part: of an RM's partition; None: of any."""
+        return any(follower.torn for follower in self._of(rm_id))
+
     async def fresh(self) -> None:
-        """Returns between two folds, when what is visible now is folded; at the latest after ``fresh_wait_s``."""
+        """Returns between two folds, when what is visible now is folded; at the latest after ``fresh_wait_s``, or, in
+        the middle of a transaction, ``whole_wait_s`` more."""
         for follower in self._followers:
             follower.want()
         # A read that has its records already takes its turn first; and what was said before the request.
@@ -191,7 +197,10 @@ class ViewService:
                 for follower, end in ends:
                     await follower.fresh(end)
         except TimeoutError:
-            return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.whole_wait_s):
+                    for follower in self._followers:
+                        await follower.whole()
 
     async def health(self, rm_id: str | None = None) -> dao.HealthDao | None:
         """The health checks, of one RM or (None) of all; None: nothing is folded yet. At most so old as configured."""

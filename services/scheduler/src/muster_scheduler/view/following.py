@@ -68,7 +68,7 @@ class PartitionFollower:
         self._wanted = asyncio.Event()
         self._wanted_s = float("-inf")
         self._flowing = False  # the last read brought records
-        self._torn = False
+        self._whole = asyncio.Event()  # no transaction is folded in part
         self._broken = False  # what is in memory is not to be folded on
 
     # ---- what is known ---------------------------------------------------------------------------------------------
@@ -107,12 +107,11 @@ class PartitionFollower:
     @property
     def torn(self) -> bool:
         """Whether a transaction is folded in part: what is shown now never was."""
-        return self._torn
+        return not self._whole.is_set()
 
     async def whole(self) -> None:
-        """Returns when no transaction is folded in part. Callers bound the wait."""
-        while self._torn:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+        """Returns between two folds, when no transaction is folded in part. Callers bound the wait."""
+        await self._whole.wait()
 
     def want(self) -> None:
         """A request is there: no napping."""
@@ -140,6 +139,7 @@ class PartitionFollower:
         """Folds what is there. Raises what the log raises, and what cannot be read (CodecError, DecodeError)."""
         self._folder = await self._build()
         self.version += 1
+        self._whole.set()
         self._fresh.set()
 
     async def follow(self) -> None:
@@ -168,7 +168,7 @@ class PartitionFollower:
         assert reader is not None, "start comes first"
         # 1. nobody asks: larger steps, fewer wake-ups
         timeout_s = self._settings.poll_s
-        if self._kept or self._torn:
+        if self._kept or self.torn:
             timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
         elif self._flowing and await self._nap():
             timeout_s = 0.0
@@ -184,7 +184,9 @@ class PartitionFollower:
             ready, kept = self._split(self._kept + records, full=full)
             self._kept = kept
             await self._fold(ready)
-        self._torn = full and not self._kept
+        if self._kept or not full:
+            self._whole.set()
+            await asyncio.sleep(0)  # who waits for it gets a turn, before the next fold
         # 4. where it stands
         self._position = reader.position
         await self._look_at_end(reader, behind=full)
@@ -230,7 +232,8 @@ class PartitionFollower:
         # 2. in slices, all of it
         slice_s = self._settings.fold_slice_ms / 1000
         slice_ = Slice(self._clock, slice_s)
-        self._torn = bool(records)
+        if records:
+            self._whole.clear()
         for record in records:
             folder.take(record)
             if slice_.used_up():
@@ -278,7 +281,8 @@ class PartitionFollower:
         """Folds anew; the old state answers until the new one is there."""
         metrics.REBUILDS.labels(str(self.partition)).inc()
         self._folder = folder = await self._build()
-        self._broken = self._torn = False
+        self._broken = False
+        self._whole.set()
         self.version += 1
         log.info("view.rebuilt", partition=self.partition, rms=len(folder.rms))
 

@@ -123,6 +123,10 @@ class Snapshot(Protocol):
         """The same number: the same state."""
         ...
 
+    def torn(self, rm_id: str | None) -> bool:
+        """Whether a transaction is folded in part, of an RM's partition; None: of any."""
+        ...
+
     async def fresh(self) -> None:
         """Returns between two folds (bounded)."""
         ...
@@ -295,13 +299,14 @@ class ViewRest:
         self, action: Action, call: Call, scope: Scope, send: Send, pattern: str, started_s: float, held: Held
     ) -> int:
         # 1. what is visible is folded
+        torn = False
         await self._source.fresh()
         # 2. what is asked, 3. rendered, as far as it is held in memory
         try:
             if action.is_dump:
                 held.take_dump()
             answer = await action.endpoint(call)
-            version = self._source.version()
+            version, torn = self._source.version(), self._source.torn(call.rm_id)
             chunks, complete = await self._render(answer.pieces, held)
         except RequestRefused as refused:
             answer, version = _refusal(refused), self._source.version()
@@ -315,7 +320,9 @@ class ViewRest:
         # 4. sent
         headers = dict(answer.headers if answer.headers is not None else _HEADERS_OF[action.method])
         headers["X-Muster-Lag-Records"] = str(self._source.lag_records(call.rm_id))
-        headers["X-Muster-Consistency"] = "snapshot" if complete and version == self._source.version() else "object"
+        headers["X-Muster-Consistency"] = (
+            "snapshot" if complete and not torn and version == self._source.version() else "object"
+        )
         headers["Vary"] = "Accept-Encoding"
         size = sum(map(len, chunks))
         gzip = _accepts_gzip(scope) and (size >= _GZIP_FROM_BYTES or not complete)
@@ -761,6 +768,9 @@ class ViewRest:
 
     async def _object_states(self, call: Call) -> Answer:
         state = self._known(call)
+        # (What is asked for is stored: half of a transaction would be wrong for ever.)
+        if self._source.torn(state.info.rm_id):
+            raise RequestRefused(503, "A transaction is being taken in: try again")
         departed = self._source.departed(state.info.rm_id)
         return Answer(object_states.pieces(state, departed, object_states.read(call.body)))
 

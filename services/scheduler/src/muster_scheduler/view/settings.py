@@ -28,6 +28,9 @@ class ViewSettings(BaseModel):
     fresh_wait_s: float = Field(
         0.05, ge=0, description="longest wait of a request for the records that are visible when it comes"
     )
+    whole_wait_s: float = Field(
+        1.0, ge=0, description="longest wait for the rest of a transaction that is folded in part, behind fresh_wait_s"
+    )
     render_slice_ms: float = Field(5.0, gt=0, description="time for which rendering keeps the event loop in one go")
     snapshot_hold_s: float = Field(
         0.5, ge=0, description="longest time for which folding waits for an answer that takes several slices"

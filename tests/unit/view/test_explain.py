@@ -447,6 +447,19 @@ async def test_each_route(bench: Bench, path: str, status: int, message: str | N
         assert answer == {"status_code": status, "message": message, "description": message}
 
 
+def test_an_ask_is_known_by_all_that_was_allocated_for_it() -> None:
+    """Whatever its key has in it; and when the first of its allocations is gone."""
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
+    cluster.node("n1", vcore=10)
+    cluster.app("x", "root.a")
+    cluster.ask("x", "k#1", vcore=1)
+    cluster.ask("x", "k", wanted=2, vcore=1)
+    app = cluster.application("x")
+    app.unbook(app.allocations["k"])
+    for key in ("k", "k#1"):
+        assert explain.no_ask(app, key, cluster.now_ns).endswith(" ago, on node n1")
+
+
 async def test_without_any_rm(bench: Bench) -> None:
     for path in ("pending", "preempted", "ask/x/k", "application/x", "queue/root", "preemption/x/k"):
         assert (await get(bench, f"{E}/{path}", 404))["message"] == "No resource manager is registered"

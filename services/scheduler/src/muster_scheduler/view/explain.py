@@ -356,10 +356,11 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
 
 def no_ask(app: Application, key: str, now_ns: int) -> str:
     """What there is to say where nothing waits under a key."""
-    held = app.allocations.get(key)
-    if held is None:
+    held = app.held(key)
+    if not held:
         return "Ask not found: nothing is allocated under its key either; it was never asked for, or is gone"
-    return f"Ask not found: it was allocated {lasted(now_ns - held.allocated_ns)} ago, on node {held.node_id}"
+    last = held[-1]
+    return f"Ask not found: it was allocated {lasted(now_ns - last.allocated_ns)} ago, on node {last.node_id}"
 
 
 def remembered(partition: Partition, app_id: str) -> Application | None:

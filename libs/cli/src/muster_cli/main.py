@@ -55,7 +55,7 @@ def up(
     config_path: Path | None = None,
     common: Common = _COMMON,
 ) -> int:
-    """Gateway, scheduler, view and event publisher in one process, on an embedded log.
+    """Gateway, scheduler, view and event publisher with one command, on an embedded log.
 
     Stop it, kill it, start it again: state, history and event ids go on where they were.
 

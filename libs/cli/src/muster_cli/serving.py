@@ -134,7 +134,7 @@ def one(
     if settings.log.backend != "kafka":
         raise UsageError(
             f"log.backend {settings.log.backend}: a service in a process of its own meets the others on Kafka only "
-            "(MUSTER_LOG__BACKEND=kafka); for everything in one process there is muster up"
+            "(MUSTER_LOG__BACKEND=kafka); for everything on one machine there is muster up"
         )
     _check_doors(settings, name)
     if name in _FOLLOWERS:

@@ -124,7 +124,7 @@ def _with_paths_beside_file(composed: Composed[MusterSettings]) -> Composed[Must
 
 
 def embedded_defaults(data_dir: Path) -> dict[str, object]:
-    """Everything in one process under one directory: the defaults of ``muster up``."""
+    """Everything on one machine under one directory: the defaults of ``muster up``."""
     return {
         "log.backend": "sqlite",
         "log.sqlite_path": data_dir / "log.db",

@@ -1,7 +1,10 @@
-"""What `muster up` says of its data."""
+"""What `muster up` says of its data, and what a process takes for itself before it serves."""
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,15 @@ def test_the_banner_names_what_is_there_and_no_secrets(toml: str, lines: list[st
     file.write_text(toml)
     settings = load(file, (), defaults=embedded_defaults(IN), environment={}).values
     assert data_lines(settings, IN) == lines
+
+
+@pytest.mark.parametrize(("soft", "hard", "then"), [(256, 512, 512), (256, 256, 256)])
+def test_it_takes_as_many_files_as_it_may(soft: int, hard: int, then: int) -> None:
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
+    script = (
+        "import resource; from muster_cli.serving import _take_files\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); _take_files()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == str((then, hard))

@@ -199,6 +199,26 @@ async def said_to(port: int, method: str, path: str, headers: str = "", body: by
     return said.decode()
 
 
+async def test_who_sends_much_and_slowly_does_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_target, "_AHEAD_OF_ALL_BYTES", 100_000)
+    async with telling() as port:
+        slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
+        slow.write(
+            b"POST /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 80000\r\n\r\n" + b"x" * 79_999
+        )
+        length, body = "Content-Length: 80000\r\n", b"y" * 80_000
+        async with asyncio.timeout(PATIENCE_S):
+            while "503" not in (said := await said_to(port, "POST", "/other", length, body)):
+                assert '"size":80000' in said, "the slow one has not sent enough yet"
+        assert "try again" in said
+        assert "retry-after: 1" in said
+        assert '"size":10' in await said_to(port, "POST", "/small", "Content-Length: 10\r\n", b"z" * 10)
+        slow.write(b"x")
+        assert b'"size":80000' in await asyncio.wait_for(slow_reader.read(), PATIENCE_S)
+        slow.close()
+        assert '"size":80000' in await said_to(port, "POST", "/again", length, body)
+
+
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 SMUGGLED = b"GET /debug/fullstatedump HTTP/1.1\r\nHost: x\r\nX-Muster-Role: admin\r\n\r\n"
 

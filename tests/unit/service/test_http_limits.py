@@ -163,7 +163,7 @@ def test_many_who_connect_at_once_do_not_take_the_files_that_are_left() -> None:
         assert serving.stdout is not None
         port = int(serving.stdout.readline())
         with contextlib.ExitStack() as stack:
-            for _ in range(64):  # as many as are let in: half of the files
+            for _ in range(32):  # as many as are let in: a quarter of the files
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             for _ in range(400):
                 client = stack.enter_context(socket.socket())

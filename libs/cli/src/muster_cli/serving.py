@@ -6,7 +6,9 @@ Each service class takes its settings, the log, the topics and the clock; nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +44,8 @@ log = structlog.get_logger(__name__)
 # What is on the gRPC address.
 _SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection"
 # An address that was taken between the check and the start.
+# More have no use: connections are bounded at 20,000, and one that is passed on takes two.
+_FILES = 1 << 16
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 # Of its processor, for deriving, where followers have a process of their own; folding and exporting need the rest.
@@ -331,9 +335,19 @@ _BUILD: dict[ServiceName, Build] = {
 # --- running --------------------------------------------------------------------------------------------------------
 
 
+def _take_files() -> None:
+    """As many files as this process may open without being anybody else, within reason: each connection is one."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
+    if files != resource.RLIM_INFINITY and files < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[], None]) -> int:
     logs.configure(settings.process.log_level, settings.process.log_format)
     garbage.collect_rarely()
+    _take_files()
 
     def ready() -> None:
         garbage.settle()

@@ -53,7 +53,8 @@ class HttpServer:
     :param field: the setting that holds the address, for errors.
     :param request_s: who takes longer to send a request's head, or its body, is cut, within another 10 %.
     :param programs_only: it asks nobody who they are: pages of other hosts are refused (``pages.for_programs``).
-    :param connections_max: who connects beyond it is cut; 0: 20,000, or half of the files that the process may open.
+    :param connections_max: who connects beyond it is cut; 0: 20,000, or a quarter of the files that the process may
+        open.
     :ivar port: the port that it listens on; 0: it is a Unix socket.
 
     Raises ValueError for what is no address, and OSError when it cannot be listened on; both name the field.
@@ -173,7 +174,8 @@ def _with_cut(app: ASGIApp) -> ASGIApp:
 
 def _connections_max() -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else max(1, min(_CONNECTIONS_MAX, files // 2))
+    # (A request that is passed on takes a second one.)
+    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else max(1, min(_CONNECTIONS_MAX, files // 4))
 
 
 class _State(ServerState):
@@ -254,7 +256,9 @@ class _Server(uvicorn.Server):
                 late += 1
         refused, self.server_state.refused = self.server_state.refused, 0
         if late or refused:
-            log.warning("http connections cut", late=late, too_many=refused, after_s=self._request_s)
+            # (Browsers open some that they then do not need.)
+            tell = log.warning if refused else log.info
+            tell("http connections cut", late=late, too_many=refused, after_s=self._request_s)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -52,6 +52,8 @@ _HEAD_BYTES_MAX = 64 * 1024
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 # So much of a body is here, or all of it, before a connection is taken: those who send slowly cannot take them all.
 _AHEAD_BYTES = 256 * 1024
+# And so much of all bodies together: who sends many and slowly cannot take all memory.
+_AHEAD_OF_ALL_BYTES = 64 * 1024 * 1024
 # All of a body comes within this.
 _BODY_S = 30.0
 # How a body is sent is each connection's own matter: what a client says of it may be wrong, or mean two things (RFC
@@ -87,6 +89,7 @@ class HttpTarget:
         self._stalled_s, self._body_s = stalled_s, body_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
+        self._ahead = _Ahead()
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -98,7 +101,16 @@ class HttpTarget:
         if not raw_path.isascii():  # no path of ours has such characters
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
-        body = _Body(receive, self._body_s) if _has_body(scope) else None
+        if not _has_body(scope):
+            await self._pass_on(scope, receive, send, raw_path, None)
+            return
+        body = _Body(receive, self._body_s, self._ahead)
+        try:
+            await self._pass_on(scope, receive, send, raw_path, body)
+        finally:
+            body.let_go()
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, raw_path: bytes, body: _Body | None) -> None:
         try:
             if body is not None:
                 await body.read_ahead()
@@ -237,24 +249,51 @@ def _has_body(scope: Scope) -> bool:
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 
 
+class _NoRoom(OSError):
+    """Too much of others' bodies is here already."""
+
+
+class _Ahead:
+    """What is here of all bodies.
+
+    :ivar size: in bytes.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class _Body:
     """What a client sends with its request.
 
     :param within_s: all of it comes within this.
+    :param of_all: counts what is read ahead, until it is let go.
     :ivar whole: all of it is here.
-    :ivar failed: why it will never be: the client is gone, or too slow. None: it may be.
+    :ivar failed: why it will never be: the client is gone, or too slow, or there is no room. None: it may be.
     """
 
-    def __init__(self, receive: Receive, within_s: float) -> None:
+    def __init__(self, receive: Receive, within_s: float, of_all: _Ahead) -> None:
         self._receive, self._until_s = receive, asyncio.get_running_loop().time() + within_s
         self._ahead = bytearray()
+        self._of_all, self._counted = of_all, 0
         self.whole = False
         self.failed: OSError | None = None
 
     async def read_ahead(self) -> None:
         """The beginning, or all of it. Raises OSError, as :meth:`content` does."""
         while not self.whole and len(self._ahead) < _AHEAD_BYTES:
-            self._ahead += await self._next()
+            piece = await self._next()
+            self._counted += len(piece)
+            self._of_all.size += len(piece)
+            if self._of_all.size > _AHEAD_OF_ALL_BYTES:
+                self.failed = _NoRoom()
+                raise self.failed
+            self._ahead += piece
+
+    def let_go(self) -> None:
+        """Nobody needs it any more."""
+        self._of_all.size -= self._counted
+        self._counted = 0
 
     def content(self) -> bytes | AsyncIterator[bytes]:
         """All of it, or what is there and then the rest."""
@@ -282,7 +321,10 @@ class _Body:
 
 
 async def _refuse_body(send: Send, failed: OSError, body_s: float) -> None:
-    if isinstance(failed, TimeoutError):
+    if isinstance(failed, _NoRoom):
+        headers = [(b"retry-after", _RETRY_AFTER_S), (b"connection", b"close")]
+        await respond_error(send, 503, "Too many requests with large bodies are under way, try again", headers)
+    elif isinstance(failed, TimeoutError):
         message = f"The request's body did not come within {body_s:g} s"
         await respond_error(send, 408, message, [(b"connection", b"close")])
 

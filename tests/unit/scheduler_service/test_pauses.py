@@ -10,7 +10,9 @@ import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_proto.muster.bus.v1 import state_pb2 as pb_state
 from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler import follower
 from muster_scheduler.core.external import SourceState
 from muster_scheduler.external.gate import Gate
 from muster_scheduler.follower import PauseKind, RmState, StateFolder
@@ -237,3 +239,10 @@ def test_of_each_kind_the_last_eight_are_kept() -> None:
     history: list[PastDao] = world.asked().history
     assert len(history) == 8
     assert all(one.until <= other.since for one, other in pairwise(history))
+
+
+def test_a_pause_of_a_kind_that_a_later_version_knows_is_passed_over() -> None:
+    known = pb_state.PauseObject(since_ns=1, until_ns=2, reason="known")
+    later = pb_state.PauseObject(since_ns=3, until_ns=4, kind=99)  # type: ignore[arg-type]
+    read = follower._pauses_of(pb_state.RegistrationObject(pauses=[known, later]))
+    assert [each.reason for each in read] == ["known"]

@@ -104,6 +104,9 @@ class PauseKind(IntEnum):
     LISTING = 2  # a source outside of it had not listed yet
 
 
+_PAUSE_KINDS: frozenset[int] = frozenset(PauseKind)
+
+
 class Pause(NamedTuple):
     """When nothing was decided for an RM: from when to when, and the operator's words, or the source."""
 
@@ -238,7 +241,9 @@ def encode_registration(info: RmInfo) -> bytes:
 
 
 def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:
-    return tuple(Pause(each.since_ns, each.until_ns, each.reason, PauseKind(each.kind)) for each in recorded.pauses)
+    # (Kinds of a later version mean nothing to this one.)
+    known = [each for each in recorded.pauses if each.kind in _PAUSE_KINDS]
+    return tuple(Pause(each.since_ns, each.until_ns, each.reason, PauseKind(each.kind)) for each in known)
 
 
 def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -104,6 +105,8 @@ class PauseKind(IntEnum):
     LISTING = 2  # a source outside of it had not listed yet
 
 
+# Parents come first. Each takes who is told some 25 µs.
+_LEAVING_QUEUES_MAX = 1_000
 _PAUSE_KINDS: frozenset[int] = frozenset(PauseKind)
 
 
@@ -456,9 +459,9 @@ class StateFolder:
             return
         if self._leaving is not None and self._following and not for_ever:
             # Queues have no tombstone then: others of the same names follow. (Of applications and nodes, of which there
-            # may be very many, nobody is told.)
+            # may be very many, nobody is told; nor of more queues than can be looked at in one go.)
             for partition in dropped.core.partitions.values():
-                for path in partition.queues:
+                for path in islice(partition.queues, _LEAVING_QUEUES_MAX):
                     self._leaving(rm_id, partition, state_codec.QUEUE, (path,))
         if self._witness is not None:
             self._witness.dropped(dropped, for_ever=for_ever)

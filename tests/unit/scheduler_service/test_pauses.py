@@ -105,22 +105,19 @@ def test_what_waited_for_the_callback_stream_says_from_when_to_when() -> None:
     assert world.told() == after
 
 
-def test_a_stream_that_comes_back_within_a_moment_is_not_told() -> None:
-    world = World(**ABSENT)
+@pytest.mark.parametrize(
+    ("extra", "away_s"),
+    [
+        pytest.param(ABSENT, 0.9, id="its stream comes back within a moment"),
+        pytest.param({}, 5, id="it need not be asked"),
+    ],
+)
+def test_an_absence_is_not_told_where_it_is_none(extra: dict[str, str], away_s: float) -> None:
+    world = World(**extra)
     world.stream(1)
     world.rig.wait(5)
     world.stream(2, connected=False)
-    world.rig.wait(0.9)
-    world.stream(3)
-    assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0)]
-
-
-def test_an_rm_that_need_not_be_asked_is_never_absent() -> None:
-    world = World()
-    world.stream(1)
-    world.rig.wait(5)
-    world.stream(2, connected=False)
-    world.rig.wait(5)
+    world.rig.wait(away_s)
     world.stream(3)
     assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0)]
 

@@ -44,9 +44,9 @@ log = structlog.get_logger(__name__)
 # What is on the gRPC address.
 _SERVICES = "si.v1.Scheduler; muster.v1 Callbacks, Admin, Metrics, Events; health and reflection"
 # An address that was taken between the check and the start.
-# More have no use: connections are bounded at 20,000, and one that is passed on takes two.
-_FILES = 1 << 16
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+# More files have no use: connections are bounded at 20,000, and one that is passed on takes two.
+_FILES = 1 << 16
 
 # Of its processor, for deriving, where followers have a process of their own; folding and exporting need the rest.
 _OWN_PROCESSOR_SHARE = 0.3

@@ -101,14 +101,12 @@ class HttpTarget:
         if not raw_path.isascii():  # no path of ours has such characters
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
-        if not _has_body(scope):
-            await self._pass_on(scope, receive, send, raw_path, None)
-            return
-        body = _Body(receive, self._body_s, self._ahead)
+        body = _Body(receive, self._body_s, self._ahead) if _has_body(scope) else None
         try:
             await self._pass_on(scope, receive, send, raw_path, body)
         finally:
-            body.let_go()
+            if body is not None:
+                body.let_go()
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, raw_path: bytes, body: _Body | None) -> None:
         try:

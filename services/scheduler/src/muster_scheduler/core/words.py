@@ -12,7 +12,7 @@ _BYTES = frozenset({MEMORY, "ephemeral-storage"})
 _BYTES_PREFIX = "hugepages-"
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DIGITS_MAX = 3
-_SECOND_NS = 1_000_000_000
+SECOND_NS = 1_000_000_000
 _TIMES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -65,7 +65,7 @@ def count(number: int, one: str, several: str = "") -> str:
 
 def lasted(duration_ns: int) -> str:
     """How long, in its two largest units: ``3 minutes``, ``1 hour 5 minutes``, ``less than a second``."""
-    left = max(duration_ns, 0) // _SECOND_NS  # (whoever asks may have another clock)
+    left = max(duration_ns, 0) // SECOND_NS  # (whoever asks may have another clock)
     parts: list[str] = []
     for name, seconds in _TIMES:
         number, rest = divmod(left, seconds)

@@ -51,8 +51,6 @@ _PAUSES = {
 _GOES_ON = 1 << 63
 # As they came: one that was changed has another place where the view began anew.
 _came = attrgetter("demand.submission")
-# Between coming and the first "no".
-_MOMENT_NS = 1_000_000_000
 
 
 def halt_of(state: RmState) -> Reason | None:
@@ -218,8 +216,8 @@ def _one_sentence(wanted: Ask, reason: Reason, since_ns: int, now_ns: int) -> st
     """Who waits, for how long, and why."""
     who = f"{'Placeholder' if wanted.placeholder else 'Ask'} {wanted.key} of application {wanted.app.app_id}"
     waited = f"has waited for {lasted(now_ns - wanted.created_ns)}"
-    if since_ns - wanted.created_ns >= _MOMENT_NS:
-        waited += f", the last {lasted(now_ns - since_ns)} of it" if now_ns - since_ns >= _MOMENT_NS else ", just now"
+    if lasts(wanted.created_ns, since_ns):  # else it came, and the first "no" with it
+        waited += f", the last {lasted(now_ns - since_ns)} of it" if lasts(since_ns, now_ns) else ", just now"
     return f"{who} {waited} because {reason.clause()}."
 
 

@@ -12,7 +12,7 @@ from muster_scheduler.core.objects import Application, Ask, AskGroup, Queue
 from muster_scheduler.core.past import PAST_KEPT, Past, PastReason, counts
 from muster_scheduler.core.reasons import Reason, ReasonCode, capital
 from muster_scheduler.core.resources import saturated
-from muster_scheduler.core.words import count, lasted
+from muster_scheduler.core.words import SECOND_NS, count, lasted
 from muster_scheduler.view import explain_gang
 from muster_scheduler.view.explain_dao import EpisodeDao, PastDao
 from muster_scheduler.view.explain_words import WAITS, waits_for
@@ -20,7 +20,6 @@ from muster_scheduler.view.explain_words import WAITS, waits_for
 # Of a queue or an application, whose asks waited for many things.
 EPISODES_MAX = 20
 SENTENCES_MAX = 5
-SECOND_NS = 1_000_000_000
 
 
 # ---- of an ask -------------------------------------------------------------------------------------------------------

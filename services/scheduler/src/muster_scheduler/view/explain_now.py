@@ -132,8 +132,10 @@ def as_now(reason: Reason, now: NowDao | None) -> Reason | None:
     else:
         holds = 0 < now.limit < now.used + now.promised + reason.asked
     same = (now.used, now.limit, now.free, now.promised) == (reason.used, reason.limit, reason.free, reason.promised)
-    if not holds or same:
-        return reason if holds else None
+    if not holds:
+        return None
+    if same:
+        return reason
     return replace(reason, used=now.used, limit=now.limit, free=now.free, promised=now.promised)
 
 

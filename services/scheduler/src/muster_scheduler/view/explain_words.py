@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster_scheduler.core.config import ROOT
+from muster_scheduler.core.limits import WILDCARD
 from muster_scheduler.core.reasons import ReasonCode
 
 # Behind "waits".
@@ -42,7 +43,7 @@ def waits_for(code: str, *, queue: str = "", who: str = "", kind: str = "") -> s
         resource type.
     """
     at = f" in queue {queue}" if queue else ""
-    everybody = "the groups without a limit of their own"
+    group = "the groups without a limit of their own" if who == WILDCARD else f"group {who}"
     match code:
         case ReasonCode.QUEUE_MAX if queue == ROOT:
             return f"for the pool of {kind}"
@@ -51,13 +52,13 @@ def waits_for(code: str, *, queue: str = "", who: str = "", kind: str = "") -> s
         case ReasonCode.USER_LIMIT:
             what = f"for room below the limit of user {who}{at}"
         case ReasonCode.GROUP_LIMIT:
-            what = f"for room below the limit of {everybody if who == '*' else f'group {who}'}{at}"
+            what = f"for room below the limit of {group}{at}"
         case ReasonCode.QUEUE_MAX_APPLICATIONS:
             what = f"for another application of queue {queue} to end"
         case ReasonCode.USER_MAX_APPLICATIONS:
             what = f"for another application of user {who}{at} to end"
         case ReasonCode.GROUP_MAX_APPLICATIONS:
-            what = f"for another application of {everybody if who == '*' else f'group {who}'}{at} to end"
+            what = f"for another application of {group}{at} to end"
         case ReasonCode.GANG_ROOM:
             what = f"{WAITS[code]}{at}"
         case ReasonCode.QUEUE_STOPPED:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import servers
+import structlog
 from wanting import server_wanted
 
 _DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"
@@ -34,6 +36,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1" and reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def logs_as_before() -> Iterator[None]:
+    """For a test that says how its process logs: the others log as they did."""
+    root, configured, settings = logging.getLogger(), structlog.is_configured(), structlog.get_config()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    if configured:
+        structlog.configure(**settings)
+    else:
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -114,6 +114,7 @@ FORMS = [pytest.param(embedded, id="embedded"), *([pytest.param(deployed, id="de
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("logs_as_before")
 @pytest.mark.parametrize("form", FORMS)
 async def test_everything_that_is_asked(form: Any, tmp_path: Path) -> None:
     shapes.SEEN.clear()

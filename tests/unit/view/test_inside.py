@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -15,15 +13,11 @@ from unit.view.recorded import Bench, client_of
 
 
 @pytest.fixture
-def heard() -> Iterator[LogCapture]:
-    """What is logged, however the tests before have set up logging; puts back what a test changes."""
-    root, before = logging.getLogger(), structlog.get_config()
-    threshold = root.level
+def heard(logs_as_before: None) -> LogCapture:
+    """What is logged, however the tests before have set up logging."""
     capture = LogCapture()
     structlog.configure(processors=[capture], logger_factory=structlog.PrintLoggerFactory())
-    yield capture
-    root.setLevel(threshold)
-    structlog.configure(**before)
+    return capture
 
 
 async def test_stacks_name_threads_and_tasks_and_show_no_values(bench: Bench) -> None:

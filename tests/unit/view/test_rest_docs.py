@@ -174,6 +174,7 @@ async def client(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+@pytest.mark.usefixtures("logs_as_before")
 @pytest.mark.parametrize("row", VIEW_ROWS, ids=lambda row: row.path)
 async def test_each_row_answers(client: httpx.AsyncClient, row: Row) -> None:
     before = (await client.get("/ws/v1/loglevel")).json()
